@@ -1,0 +1,1 @@
+"""Channels: how a reader's question is carried to where the answer is."""

@@ -1,0 +1,1 @@
+"""Configuration records of the daemons, and the strict loader."""

@@ -1,0 +1,1 @@
+"""Exporters: a completed snapshot as what others read."""

@@ -1,0 +1,1 @@
+"""The hub: takes batches in, commits them to the store, answers questions."""

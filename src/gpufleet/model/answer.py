@@ -1,0 +1,133 @@
+"""What a hub answers: the allocation contract and the lists around it."""
+
+import datetime as dt
+
+import msgspec
+
+from gpufleet.model.absence import Reason
+from gpufleet.model.allocation import Allocation
+from gpufleet.model.machine import Machine
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import DimReading, Reading, Value
+from gpufleet.model.snapshot import Aggregate
+from gpufleet.model.view import Side, ViewKind
+
+
+class AnswerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One device in an answer.
+
+    Attributes:
+        id: the hub's id of the view: `cluster/machine/view key`, usable at `/v1/gpus/{id}`.
+        machine: the hub's id of the machine that observed it.
+        kind, side, uuid, pci_address, parent, name: as in a snapshot's device.
+        source: who measured it.
+        readings, dimensions: each with its own scope, times and age.
+    """
+
+    id: str
+    machine: str
+    kind: ViewKind
+    side: Side
+    uuid: str | None
+    pci_address: str | None = None
+    parent: str | None = None
+    name: str | None = None
+    source: Provenance
+    readings: dict[str, Reading]
+    dimensions: tuple[DimReading, ...] = ()
+
+
+class AllocationAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `GET /v1/allocations/{id}/metrics`. Every field is always there.
+
+    Attributes:
+        allocation: what was asked about.
+        source: who measured; `unavailable` when nobody may answer.
+        reason: why there is no answer, or None.
+        detail: adds to `reason`.
+        measured_at: when the newest reading was measured, or None.
+        received_at: when the hub received it, or None.
+        age_seconds: since receipt, by the hub's clock, or None.
+        last_error: the newest error of the readers behind the answer, in their own words, or None.
+        aggregate: totals over the allocation's GPUs, saying "n of m devices".
+        machine: the hub's id of the machine that answers, or None.
+        devices, host: the readings.
+    """
+
+    allocation: Allocation
+    source: Provenance
+    reason: Reason | None
+    detail: str
+    measured_at: dt.datetime | None
+    received_at: dt.datetime | None
+    age_seconds: float | None
+    last_error: str | None
+    aggregate: Aggregate
+    machine: str | None
+    devices: tuple[AnswerDevice, ...]
+    host: dict[str, Reading]
+    host_dimensions: tuple[DimReading, ...]
+
+
+class SeriesPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a series; `value` is None where nothing was measured in the step."""
+
+    at: dt.datetime
+    value: Value | None
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric of one device (or of the machine: `device` is None) over time."""
+
+    device: str | None
+    metric: str
+    unit: str
+    points: tuple[SeriesPoint, ...]
+
+
+class SeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `GET /v1/allocations/{id}/series`; source, reason and detail as in the metrics answer."""
+
+    allocation: Allocation
+    source: Provenance
+    reason: Reason | None
+    detail: str
+    start: dt.datetime
+    end: dt.datetime
+    step_seconds: float
+    series: tuple[Series, ...]
+
+
+class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A machine as the hub knows it.
+
+    Attributes:
+        id: given by the hub; never reused.
+        cluster: the cluster it is in.
+        machine: the newest evidence.
+        sender: who reports it.
+        first_seen, last_seen: by the hub's clock on receipt.
+        conflict: set when the evidence contradicts another machine's, with the words for it.
+        gpus: devices known on it.
+        age_seconds: since it was last heard of, by the hub's clock.
+    """
+
+    id: str
+    cluster: str
+    machine: Machine
+    sender: str
+    first_seen: dt.datetime
+    last_seen: dt.datetime
+    conflict: str | None = None
+    gpus: int = 0
+    age_seconds: float = 0.0
+
+
+class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer of `GET /v1/gpus/{id}`."""
+
+    cluster: str
+    device: AnswerDevice
+    measured_at: dt.datetime
+    received_at: dt.datetime
+    age_seconds: float

@@ -1,0 +1,195 @@
+"""Rows of the catalogue about the machine itself. Ids 200 to 399."""
+
+from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue.metric import (
+    Absence,
+    Lane,
+    Metric,
+    MetricKind,
+    Storage,
+    Subject,
+    ValueType,
+)
+
+GAUGE, COUNTER, STATE, INFO = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.STATE, MetricKind.INFO
+INT, FLOAT, ENUM, TEXT = ValueType.INT, ValueType.FLOAT, ValueType.ENUM, ValueType.TEXT
+FAST, SLOW, STATIC = Lane.FAST, Lane.SLOW, Lane.STATIC
+CORE, TAIL, DIM = Storage.CORE, Storage.TAIL, Storage.DIM
+
+FIRST_ROUND = Absence(Reason.NO_DATA, "the first round: a share of time needs two readings")
+NO_PSI = Absence(Reason.NOT_SUPPORTED, "the kernel was built or booted without pressure stall information")
+NO_LINK = Absence(Reason.NO_DATA, "the interface has no link or is virtual: the kernel does not tell")
+ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
+
+INTERFACE_CLASSES = ("physical", "virtual_function", "bridge", "bond", "tap", "veth", "loopback", "tmfifo", "virtual")
+"""Values of the label `class` of network metrics."""
+
+SERVICE_STATES = ("running", "not_running", "failed", "not_installed")
+"""Running: its process is there. Not running: installed without a process. Failed: systemd says so."""
+
+
+def _row(
+    id: int,  # noqa: A002 - the column's own name
+    name: str,
+    kind: MetricKind,
+    type: ValueType,  # noqa: A002 - the column's own name
+    unit: str,
+    help: str,  # noqa: A002 - the column's own name
+    kernel: str,
+    *,
+    lane: Lane = FAST,
+    storage: Storage = TAIL,
+    low: float | None = 0,
+    high: float | None = None,
+    dims: tuple[str, ...] = (),
+    states: tuple[str, ...] = (),
+    absent: tuple[Absence, ...] = (),
+    otel: str = "",
+) -> Metric:
+    return Metric(
+        id=id,
+        name=name,
+        kind=kind,
+        type=type,
+        unit=unit,
+        low=low,
+        high=high,
+        dims=dims,
+        help=help,
+        subjects=(Subject.MACHINE,),
+        lane=lane,
+        storage=DIM if dims else storage,
+        states=states,
+        kernel=(kernel,),
+        absent_when=absent,
+        otel=otel,
+    )
+
+
+def _info(id: int, name: str, help: str, kernel: str, *, absent: tuple[Absence, ...] = ()) -> Metric:  # noqa: A002
+    return _row(id, name, INFO, TEXT, "", help, kernel, lane=STATIC, storage=Storage.INFO, low=None, absent=absent)
+
+
+# fmt: off
+HOST_METRICS = (
+    # processor
+    _row(200, "host_cpu_utilization_ratio", GAUGE, FLOAT, "ratio",
+         "Share of processor time not idle since the round before", "/proc/stat", high=1, storage=CORE,
+         absent=(FIRST_ROUND,), otel="system.cpu.utilization"),
+    _row(201, "host_cpu_seconds_total", COUNTER, FLOAT, "seconds", "Processor time spent by core and mode",
+         "/proc/stat", dims=("cpu", "mode"), otel="system.cpu.time"),
+    _row(202, "host_cpu_count", GAUGE, INT, "", "Logical processors online", "/proc/stat"),
+    _row(203, "host_load_1m", GAUGE, FLOAT, "", "Runnable and blocked tasks, averaged over 1 minute",
+         "/proc/loadavg", storage=CORE),
+    _row(204, "host_load_5m", GAUGE, FLOAT, "", "Runnable and blocked tasks, averaged over 5 minutes",
+         "/proc/loadavg"),
+    _row(205, "host_load_15m", GAUGE, FLOAT, "", "Runnable and blocked tasks, averaged over 15 minutes",
+         "/proc/loadavg"),
+    _row(206, "host_boot_timestamp_seconds", GAUGE, INT, "seconds", "When the kernel booted, since 1970",
+         "/proc/stat btime", lane=SLOW),
+    # memory
+    _row(210, "host_memory_total_bytes", GAUGE, INT, "bytes", "Memory the kernel manages", "/proc/meminfo",
+         storage=CORE, otel="system.memory.limit"),
+    _row(211, "host_memory_available_bytes", GAUGE, INT, "bytes",
+         "Memory a new program could get without swapping", "/proc/meminfo", storage=CORE),
+    _row(212, "host_memory_free_bytes", GAUGE, INT, "bytes", "Memory not used for anything", "/proc/meminfo"),
+    _row(213, "host_memory_buffers_bytes", GAUGE, INT, "bytes", "Memory in block buffers", "/proc/meminfo"),
+    _row(214, "host_memory_cached_bytes", GAUGE, INT, "bytes", "Memory in the page cache", "/proc/meminfo"),
+    _row(215, "host_swap_total_bytes", GAUGE, INT, "bytes", "Swap space", "/proc/meminfo"),
+    _row(216, "host_swap_free_bytes", GAUGE, INT, "bytes", "Swap space free", "/proc/meminfo"),
+    # pressure
+    _row(220, "host_pressure_ratio", GAUGE, FLOAT, "ratio",
+         "Share of time in which some or all tasks waited for a resource, averaged over a window",
+         "/proc/pressure", high=1, dims=("resource", "share", "window"), absent=(NO_PSI,)),
+    _row(221, "host_pressure_seconds_total", COUNTER, FLOAT, "seconds",
+         "Time in which some or all tasks waited for a resource", "/proc/pressure",
+         dims=("resource", "share"), absent=(NO_PSI,)),
+    # filesystems
+    _row(230, "host_filesystem_size_bytes", GAUGE, INT, "bytes", "Size of the filesystem",
+         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype"), otel="system.filesystem.limit"),
+    _row(231, "host_filesystem_free_bytes", GAUGE, INT, "bytes", "Space free, root's reserve included",
+         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
+    _row(232, "host_filesystem_available_bytes", GAUGE, INT, "bytes", "Space free for everyone",
+         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
+    _row(233, "host_filesystem_files", GAUGE, INT, "", "Files the filesystem can hold",
+         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
+    _row(234, "host_filesystem_files_free", GAUGE, INT, "", "Files that can still be made",
+         "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
+    _row(235, "host_filesystem_read_only", GAUGE, INT, "", "1 if mounted read-only, else 0",
+         "/proc/self/mounts", lane=SLOW, high=1, dims=("mountpoint", "device", "fstype")),
+    # network
+    _row(240, "host_network_up", GAUGE, INT, "", "1 if the interface is operational, else 0",
+         "/sys/class/net/*/operstate", high=1, dims=("interface", "class")),
+    _row(241, "host_network_speed_bytes_per_second", GAUGE, INT, "bytes_per_second", "Speed of the link",
+         "/sys/class/net/*/speed", dims=("interface", "class"), absent=(NO_LINK,)),
+    _row(242, "host_network_receive_bytes_total", COUNTER, INT, "bytes", "Bytes received",
+         "/sys/class/net/*/statistics", dims=("interface", "class"), otel="system.network.io"),
+    _row(243, "host_network_transmit_bytes_total", COUNTER, INT, "bytes", "Bytes sent",
+         "/sys/class/net/*/statistics", dims=("interface", "class"), otel="system.network.io"),
+    _row(244, "host_network_receive_packets_total", COUNTER, INT, "", "Packets received",
+         "/sys/class/net/*/statistics", dims=("interface", "class")),
+    _row(245, "host_network_transmit_packets_total", COUNTER, INT, "", "Packets sent",
+         "/sys/class/net/*/statistics", dims=("interface", "class")),
+    _row(246, "host_network_receive_errors_total", COUNTER, INT, "", "Packets received with errors",
+         "/sys/class/net/*/statistics", dims=("interface", "class"), otel="system.network.errors"),
+    _row(247, "host_network_transmit_errors_total", COUNTER, INT, "", "Packets that failed to be sent",
+         "/sys/class/net/*/statistics", dims=("interface", "class"), otel="system.network.errors"),
+    _row(248, "host_network_receive_drops_total", COUNTER, INT, "", "Packets dropped on receipt",
+         "/sys/class/net/*/statistics", dims=("interface", "class")),
+    _row(249, "host_network_transmit_drops_total", COUNTER, INT, "", "Packets dropped before sending",
+         "/sys/class/net/*/statistics", dims=("interface", "class")),
+    # InfiniBand and RoCE
+    _row(260, "host_infiniband_port_state", STATE, ENUM, "", "Logical state of the port",
+         "/sys/class/infiniband/*/ports/*/state", low=None,
+         dims=("device", "port", "link_layer", "interface"),
+         states=("nop", "down", "init", "armed", "active", "active_defer")),
+    _row(261, "host_infiniband_rate_bytes_per_second", GAUGE, INT, "bytes_per_second", "Speed of the port",
+         "/sys/class/infiniband/*/ports/*/rate", dims=("device", "port", "link_layer", "interface")),
+    _row(262, "host_infiniband_receive_bytes_total", COUNTER, INT, "bytes", "Bytes received by the port",
+         "counters/port_rcv_data (times 4)", dims=("device", "port", "link_layer", "interface")),
+    _row(263, "host_infiniband_transmit_bytes_total", COUNTER, INT, "bytes", "Bytes sent by the port",
+         "counters/port_xmit_data (times 4)", dims=("device", "port", "link_layer", "interface")),
+    _row(264, "host_infiniband_errors_total", COUNTER, INT, "", "Errors of the port by the kernel's counter name",
+         "counters/*", dims=("device", "port", "link_layer", "interface", "counter")),
+    # services and inventory
+    _row(270, "host_service_state", STATE, ENUM, "", "State of a service that a GPU node lives on",
+         "/proc, /run/systemd, unit files", lane=SLOW, low=None, dims=("service",), states=SERVICE_STATES),
+    _row(271, "host_pci_display_devices", GAUGE, INT, "", "Display and 3D controllers on the PCI bus by bound driver",
+         "/sys/bus/pci/devices", lane=SLOW, dims=("vendor", "driver")),
+    # identity
+    _info(280, "host_hostname", "Host name", "/proc/sys/kernel/hostname"),
+    _info(281, "host_machine_id", "Id of the installation", "/etc/machine-id"),
+    _info(282, "host_boot_id", "Random id of this boot", "/proc/sys/kernel/random/boot_id"),
+    _info(283, "host_system_uuid", "UUID of the system from DMI", "/sys/class/dmi/id/product_uuid",
+          absent=(ROOT_ONLY,)),
+    _info(284, "host_system_serial", "Serial number of the system from DMI", "/sys/class/dmi/id/product_serial",
+          absent=(ROOT_ONLY,)),
+    _info(285, "host_system_vendor", "Maker of the system", "/sys/class/dmi/id/sys_vendor"),
+    _info(286, "host_product_name", "Product name of the system", "/sys/class/dmi/id/product_name"),
+    _info(287, "host_bios_version", "Version of the system's firmware", "/sys/class/dmi/id/bios_version"),
+    _info(288, "host_kernel_release", "Release of the kernel", "/proc/sys/kernel/osrelease"),
+    _info(289, "host_os_name", "Name of the operating system", "/etc/os-release"),
+    _info(290, "host_cpu_model", "Model of the processor", "/proc/cpuinfo"),
+    _info(291, "host_virtualization", "Hypervisor this machine runs under, or none",
+          "/proc/cpuinfo hypervisor flag, DMI, /sys/hypervisor"),
+    _info(292, "host_container", "Container engine this process runs in, or none",
+          "/run/systemd/container, /proc/1/environ, /.dockerenv, /proc/self/cgroup"),
+    _info(293, "host_root_device", "Block device behind the root filesystem", "/proc/self/mountinfo"),
+    _info(294, "host_root_disk_model", "Model of the disk behind the root filesystem",
+          "/sys/class/block/*/device/model"),
+    _info(295, "host_root_disk_serial", "Serial number of the disk behind the root filesystem",
+          "/sys/class/block/*/device/serial"),
+    _info(296, "host_nvidia_kernel_driver_version", "Version of the loaded NVIDIA kernel driver",
+          "/sys/module/nvidia/version"),
+    # the NVIDIA stack of the machine, read through NVML
+    _info(300, "nvidia_driver_version", "Version of the driver", "nvmlSystemGetDriverVersion"),
+    _info(301, "nvidia_library_version", "Version of the management library", "nvmlSystemGetNVMLVersion"),
+    _info(302, "nvidia_cuda_version", "Newest CUDA version the driver supports",
+          "nvmlSystemGetCudaDriverVersion"),
+    _row(303, "nvidia_devices", GAUGE, INT, "", "GPUs that the driver shows to this process",
+         "nvmlDeviceGetCount_v2"),
+    _row(304, "nvidia_driver_state", STATE, ENUM, "", "State of the driver as its reader finds it",
+         "nvmlInitWithFlags", low=None,
+         states=("ok", "no_library", "no_driver", "mismatch", "no_supported_gpu", "no_access", "hung", "error")),
+)
+# fmt: on

@@ -1,0 +1,91 @@
+"""The errors gpufleet raises on purpose. Everything else is a defect.
+
+GpufleetError
+├── ConfigError         a configuration file, variable or flag is wrong
+├── WireError           bytes from another process are not what the format says
+│   ├── WireVersionError    a version this build cannot read
+│   └── WireLimitError      larger than the stated bound
+├── ChannelError        a question could not be carried to where it should be read
+├── ReaderError         a reader cannot work at all (no library, no driver, ...)
+├── SpoolError          the disk queue cannot do what was asked
+├── StoreError          the store refused or is unreachable
+└── RegistryError       the registry refused
+    ├── ConflictError       what is asked contradicts what is known
+    └── NotFoundError       there is no such thing
+"""
+
+from gpufleet.model.absence import Reason
+
+
+class GpufleetError(Exception):
+    """Base of every error raised on purpose; its text names what, where and what to do."""
+
+
+class ConfigError(GpufleetError):
+    """A configuration source is wrong.
+
+    Attributes:
+        source: the file, environment variable or flag it came from.
+        key: dotted key inside that source, or an empty string for the whole of it.
+        reason: what is wrong and what would be right.
+    """
+
+    def __init__(self, source: str, key: str, reason: str) -> None:
+        self.source = source
+        self.key = key
+        self.reason = reason
+        where = f"{source}: {key}" if key else source
+        super().__init__(f"{where}: {reason}")
+
+
+class WireError(GpufleetError):
+    """Bytes from another process do not follow the format; `field` names where."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        self.field = field
+        self.reason = reason
+        super().__init__(f"{field}: {reason}" if field else reason)
+
+
+class WireVersionError(WireError):
+    """The bytes claim a format version that this build cannot read."""
+
+
+class WireLimitError(WireError):
+    """The bytes, or what they would unpack to, pass a stated bound."""
+
+
+class ChannelError(GpufleetError):
+    """A channel could not carry the question."""
+
+
+class ReaderError(GpufleetError):
+    """A reader cannot work at all.
+
+    Attributes:
+        absence: the reason that every reading of this reader is absent with.
+    """
+
+    def __init__(self, absence: Reason, words: str) -> None:
+        self.absence = absence
+        super().__init__(words)
+
+
+class SpoolError(GpufleetError):
+    """The disk queue cannot be opened, written or read."""
+
+
+class StoreError(GpufleetError):
+    """The store refused a statement or cannot be reached."""
+
+
+class RegistryError(GpufleetError):
+    """The registry refused."""
+
+
+class ConflictError(RegistryError):
+    """What is asked contradicts what the registry knows."""
+
+
+class NotFoundError(RegistryError):
+    """The registry has no such thing."""

@@ -1,0 +1,139 @@
+"""The snapshot: everything one agent knows of its machine and guests at an instant, as a document."""
+
+import datetime as dt
+
+import msgspec
+
+from gpufleet.model.machine import Machine, PciFunction
+from gpufleet.model.reading import DimReading, Reading
+from gpufleet.model.status import ReaderState
+from gpufleet.model.view import Side, ViewKind
+
+SNAPSHOT_SCHEMA = "gpufleet.snapshot/1"
+"""Name and version of the document; a new number means that old readers would misread it."""
+
+
+class AggregateValue(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric over several devices.
+
+    Attributes:
+        value: in the catalogue's unit, or None when no device reported.
+        operation: `sum`, `mean` or `max`.
+        reporting: devices that gave a value (the n of "n of m").
+        devices: devices asked (the m).
+    """
+
+    value: float | int | None
+    operation: str
+    reporting: int
+    devices: int
+
+
+class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
+    """Totals over a machine's or allocation's GPUs.
+
+    Attributes:
+        coverage: "n of m devices": how many of them gave at least one value.
+        reporting, devices: n and m.
+        metrics: catalogue name to total; each says its own n of m.
+    """
+
+    coverage: str
+    reporting: int
+    devices: int
+    metrics: dict[str, AggregateValue]
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One view with its readings.
+
+    Attributes:
+        key: identity within the machine, see `View.key`.
+        kind, side, uuid, pci_address, instance, parent, index: as in `View`.
+        name: product name if it is known.
+        readings: catalogue name to reading, merged over readers by their precedence.
+        dimensions: readings of metrics with dimensions.
+    """
+
+    key: str
+    kind: ViewKind
+    side: Side
+    uuid: str | None
+    pci_address: str | None = None
+    instance: str | None = None
+    parent: str | None = None
+    index: int | None = None
+    name: str | None = None
+    readings: dict[str, Reading]
+    dimensions: tuple[DimReading, ...] = ()
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The machine's own readings.
+
+    Attributes:
+        readings, dimensions: as in `Device`.
+        pci: every display and 3D controller on the bus, or None while it was not read.
+    """
+
+    readings: dict[str, Reading]
+    dimensions: tuple[DimReading, ...] = ()
+    pci: tuple[PciFunction, ...] | None = None
+
+
+class Guest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A virtual machine read from inside.
+
+    Attributes:
+        machine: its evidence.
+        devices, host: its devices and its own processor, memory and network.
+    """
+
+    machine: Machine
+    devices: tuple[Device, ...] = ()
+    host: Host
+
+
+class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How one lane of one reader is doing, as documents show it; fields as in `ReaderStatus`."""
+
+    reader: str
+    lane: str
+    state: ReaderState
+    interval_seconds: float
+    last_attempt: dt.datetime | None = None
+    last_success: dt.datetime | None = None
+    duration_seconds: float = 0.0
+    failures: int = 0
+    error_class: str = ""
+    last_error: str = ""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole document.
+
+    Attributes:
+        schema: `gpufleet.snapshot/1`.
+        catalogue: version of the catalogue the names are from.
+        version: of gpufleet.
+        node: the machine.
+        measured_at: when the newest reading was measured; each reading has its own time beside.
+        devices: GPUs, MIG devices and vGPU instances seen from this machine.
+        host: the machine's own readings.
+        guests: virtual machines read from inside.
+        readers: how each reader is doing.
+        capabilities: what this agent can do here, by name: `available`, or a reason why not.
+        aggregate: totals over the machine's physical GPUs.
+    """
+
+    schema: str
+    catalogue: int
+    version: str
+    node: Machine
+    measured_at: dt.datetime
+    devices: tuple[Device, ...]
+    host: Host
+    guests: tuple[Guest, ...]
+    readers: tuple[ReaderReport, ...]
+    capabilities: dict[str, str]
+    aggregate: Aggregate

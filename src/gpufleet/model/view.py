@@ -1,0 +1,84 @@
+"""A view: one device as one side sees it."""
+
+import enum
+
+import msgspec
+
+
+class ViewKind(enum.StrEnum):
+    """What the device is."""
+
+    GPU = "gpu"
+    MIG = "mig"
+    VGPU = "vgpu"
+
+
+class Side(enum.StrEnum):
+    """From where the device is seen."""
+
+    HOST = "host"  # by the driver of the machine that holds the physical device
+    GUEST = "guest"  # from inside a virtual machine
+    VGPU_HOST = "vgpu_host"  # a guest's vGPU instance, as the host's vGPU manager sees it
+    PCI_ONLY = "pci_only"  # the PCI bus shows it; no driver here can read it
+
+
+class Scope(enum.StrEnum):
+    """What a reading in an answer is about."""
+
+    OWN = "own"
+    PARENT = "parent"  # of the device this one is cut from (a MIG tenant's board power)
+    SHARED_DEVICE = "shared_device"  # of a whole GPU that several holders share
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One device as one side sees it, on the machine that observed it.
+
+    At least one of `uuid`, `pci_address` and `instance` is set.
+
+    Attributes:
+        kind: what the device is.
+        side: from where it is seen.
+        uuid: the driver's UUID (`GPU-...`, `MIG-...`), or None where no driver tells.
+        pci_address: `dddd:bb:dd.f` in lower case with a four-digit domain, as sysfs writes it.
+        instance: number of a vGPU instance, or `gi/ci` of a MIG device without UUID.
+        parent: key of the view this one is cut from.
+        index: the driver's position number in this round. It changes over reboots and names nothing:
+            for display only, never for identity.
+    """
+
+    kind: ViewKind
+    side: Side
+    uuid: str | None = None
+    pci_address: str | None = None
+    instance: str | None = None
+    parent: str | None = None
+    index: int | None = None
+
+    @property
+    def key(self) -> str:
+        """Identity within the machine that observed it: `kind/uuid`, else `kind/pci/address`, else instance.
+
+        `index`, `side` and `parent` are not part of it.
+        """
+        if self.uuid:
+            return f"{self.kind}/{self.uuid}"
+        if self.pci_address:
+            return f"{self.kind}/pci/{self.pci_address}"
+        return f"{self.kind}/instance/{self.instance}"
+
+
+def normalise_pci_address(address: str) -> str:
+    """Write a PCI address as sysfs does: lower case, four-digit domain.
+
+    NVML writes `00000000:1B:00.0` with an eight-digit domain.
+
+    Raises:
+        ValueError: if it is not `domain:bus:device.function`.
+    """
+    parts = address.strip().lower().split(":")
+    if len(parts) == 2:
+        parts = ["0", *parts]
+    if len(parts) != 3 or "." not in parts[2]:
+        raise ValueError(f"{address!r} is not a PCI address (domain:bus:device.function)")
+    device, function = parts[2].split(".", 1)
+    return f"{int(parts[0], 16):04x}:{int(parts[1], 16):02x}:{int(device, 16):02x}.{int(function, 16):x}"

@@ -1,0 +1,1 @@
+"""Readers: one folder a kind of thing that is read."""

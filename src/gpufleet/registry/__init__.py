@@ -1,0 +1,1 @@
+"""The registry: machines, allocations and sequences, in SQLite or PostgreSQL."""

@@ -1,0 +1,1 @@
+"""The disk queue that agent, relay and hub share."""

@@ -1,0 +1,1 @@
+"""HTTP edges of agent and hub."""
