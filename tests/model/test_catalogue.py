@@ -1,0 +1,80 @@
+"""The catalogue holds together: what is rendered from it can be rendered."""
+
+import re
+
+import pytest
+
+from gpufleet.model.catalogue import BY_ID, CATALOGUE, Metric, MetricKind, Storage, Subject, ValueType
+from gpufleet.model.catalogue.gpu import GPU_METRICS
+from gpufleet.model.catalogue.host import HOST_METRICS
+
+UNIT_SUFFIX = {
+    "ratio": "_ratio",
+    "bytes": "_bytes",
+    "watts": "_watts",
+    "joules": "_joules",
+    "celsius": "_celsius",
+    "hertz": "_hertz",
+    "seconds": "_seconds",
+    "bytes_per_second": "_bytes_per_second",
+}
+
+
+every_metric = pytest.mark.parametrize("metric", CATALOGUE.values(), ids=CATALOGUE.keys())
+
+
+def test_names_and_numbers_are_unique() -> None:
+    rows = [*GPU_METRICS, *HOST_METRICS]
+
+    assert len(CATALOGUE) == len(rows)
+    assert len(BY_ID) == len(rows)
+
+
+@every_metric
+def test_name_is_legal_and_carries_its_unit(metric: Metric) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", metric.name)
+    bare = metric.name.removesuffix("_total")
+    if metric.unit:
+        assert bare.endswith(UNIT_SUFFIX[metric.unit])
+    else:
+        assert not any(bare.endswith(suffix) for suffix in UNIT_SUFFIX.values())
+
+
+@every_metric
+def test_only_counters_end_in_total(metric: Metric) -> None:
+    assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
+
+
+@every_metric
+def test_type_fits_kind(metric: Metric) -> None:
+    assert (metric.kind is MetricKind.STATE) == (metric.type is ValueType.ENUM)
+    assert (metric.kind is MetricKind.INFO) == (metric.type is ValueType.TEXT)
+    assert bool(metric.states) == (metric.kind is MetricKind.STATE)
+    assert len(set(metric.states)) == len(metric.states)
+
+
+@every_metric
+def test_storage_fits_shape(metric: Metric) -> None:
+    assert (metric.storage is Storage.DIM) == bool(metric.dims)
+    assert (metric.storage is Storage.INFO) == (metric.kind is MetricKind.INFO)
+
+
+@every_metric
+def test_range_is_ordered_and_ratios_have_one(metric: Metric) -> None:
+    if metric.low is not None and metric.high is not None:
+        assert metric.low < metric.high
+    if metric.unit == "ratio":
+        assert metric.low is not None
+        assert metric.high is not None
+
+
+@every_metric
+def test_row_says_where_it_comes_from(metric: Metric) -> None:
+    assert metric.help
+    assert metric.subjects
+    source = metric.kernel if Subject.MACHINE in metric.subjects else metric.nvml
+    assert source
+
+
+def test_counters_have_no_upper_end() -> None:
+    assert [m.name for m in CATALOGUE.values() if m.kind is MetricKind.COUNTER and m.high is not None] == []

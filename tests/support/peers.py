@@ -1,0 +1,89 @@
+"""Real programs from Debian packages, unpacked into a folder of this checkout: nothing is installed.
+
+    python tests/support/peers.py fetch     # what `make test` runs; quick when everything is there
+    python tests/support/peers.py list
+
+Tests ask for a program by name through the `peer` fixture. apt works on private lists and a private cache
+below `.cache/`, so neither root nor a change to the machine is needed.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+CACHE = Path(__file__).resolve().parents[2] / ".cache"
+PROGRAMS = {
+    # program: (Debian package, path inside it)
+    "promtool": ("prometheus", "usr/bin/promtool"),
+}
+
+
+def find(program: str) -> Path | None:
+    """Return where `program` is, preferring the one unpacked here, or None."""
+    package, inside = PROGRAMS[program]
+    unpacked = CACHE / "peers" / package / inside
+    if unpacked.exists():
+        return unpacked
+    installed = shutil.which(program)
+    return Path(installed) if installed else None
+
+
+def fetch() -> list[str]:
+    """Unpack what is missing; return a line for each program that could not be had."""
+    missing = {PROGRAMS[program][0] for program in PROGRAMS if find(program) is None}
+    if not missing:
+        return []
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        return [f"{package}: this machine has no apt-get and dpkg-deb to fetch it with" for package in sorted(missing)]
+    lists, archives = CACHE / "apt" / "lists", CACHE / "apt" / "archives"
+    for folder in (lists / "partial", archives / "partial"):
+        folder.mkdir(parents=True, exist_ok=True)
+    options = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={archives.parent}", "-o", "APT::Sandbox::User="]
+    problems = []
+    print("fetching package lists ...", flush=True)
+    _run(["apt-get", *options, "-qq", "update"], cwd=archives)
+    for package in sorted(missing):
+        print(f"fetching {package} ...", flush=True)
+        error = _run(["apt-get", *options, "-qq", "download", package], cwd=archives)
+        debs = sorted(archives.glob(f"{package}_*.deb"))
+        if error or not debs:
+            problems.append(f"{package}: {error or 'apt-get download left no file'}")
+            continue
+        target = CACHE / "peers" / package
+        partial = target.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        error = _run(["dpkg-deb", "-x", str(debs[-1]), str(partial)], cwd=archives)
+        if error:
+            problems.append(f"{package}: {error}")
+            continue
+        shutil.rmtree(target, ignore_errors=True)
+        partial.rename(target)
+        debs[-1].unlink()
+    return problems
+
+
+def _run(command: list[str], cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=900)
+    return "" if done.returncode == 0 else (done.stderr.strip() or f"{command[0]} exited {done.returncode}")
+
+
+def main() -> int:
+    """Fetch or list; exit 1 when something is missing and skips are not allowed."""
+    if sys.argv[1:] == ["list"]:
+        for program in PROGRAMS:
+            print(f"{program:12} {find(program) or 'missing'}")
+        return 0
+    problems = fetch()
+    for problem in problems:
+        print(f"MISSING {problem}", file=sys.stderr)
+    if problems and os.environ.get("GPUFLEET_ALLOW_SKIPS") != "1":
+        print("Tests that need them would be skipped. Set GPUFLEET_ALLOW_SKIPS=1 to accept that.", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
