@@ -12,18 +12,18 @@ from gpufleet.model.view import Scope
 ABSENT = Reading(absent=Reason.TIMEOUT, detail="nvmlDeviceGetPowerUsage")
 
 
-def test_every_total_is_a_catalogue_metric_of_a_gpu():
+def test_every_total_is_a_catalogue_metric_of_a_gpu() -> None:
     for metric in AGGREGATED:
         assert Subject.GPU in CATALOGUE[metric].subjects
 
 
-def test_no_devices_give_no_values():
+def test_no_devices_give_no_values() -> None:
     total = aggregate([])
     assert total.coverage == "0 of 0 devices"
     assert all(value.value is None for value in total.metrics.values())
 
 
-def test_says_over_how_many_devices_each_metric_is():
+def test_says_over_how_many_devices_each_metric_is() -> None:
     devices = [
         {"gpu_power_watts": Reading(value=100.5), "gpu_utilization_ratio": Reading(value=0.0)},
         {"gpu_power_watts": ABSENT, "gpu_utilization_ratio": Reading(value=1.0)},
@@ -37,27 +37,27 @@ def test_says_over_how_many_devices_each_metric_is():
     assert (utilisation.value, utilisation.reporting) == (0.5, 2)
 
 
-def test_integers_stay_integers():
+def test_integers_stay_integers() -> None:
     devices = [{"gpu_memory_total_bytes": Reading(value=2**53 + 1)}, {"gpu_memory_total_bytes": Reading(value=2**53)}]
     assert aggregate(devices).metrics["gpu_memory_total_bytes"].value == 2**54 + 1
 
 
-def test_the_hottest_device_speaks_for_the_temperature():
+def test_the_hottest_device_speaks_for_the_temperature() -> None:
     devices = [{"gpu_temperature_celsius": Reading(value=float(t))} for t in (31, 88, 40)]
     assert aggregate(devices).metrics["gpu_temperature_celsius"].value == 88.0
 
 
-def test_a_reading_about_another_device_is_not_counted():
+def test_a_reading_about_another_device_is_not_counted() -> None:
     devices = [{"gpu_power_watts": Reading(value=700.0, scope=Scope.PARENT)}]
     assert aggregate(devices).coverage == "0 of 1 devices"
 
 
-def test_a_text_that_is_no_total_does_not_make_a_device_report():
+def test_a_text_that_is_no_total_does_not_make_a_device_report() -> None:
     assert aggregate([{"gpu_state": Reading(value="lost")}]).coverage == "0 of 1 devices"
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 5000)), max_size=20))
-def test_sum_over_those_that_report(powers):
+def test_sum_over_those_that_report(powers: list[float | None]) -> None:
     devices = [{"gpu_power_watts": ABSENT if power is None else Reading(value=power)} for power in powers]
     total = aggregate(devices).metrics["gpu_power_watts"]
     given_values = [power for power in powers if power is not None]

@@ -1,0 +1,75 @@
+"""Totals over several GPUs, which always say over how many."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from gpufleet.model.reading import Reading
+from gpufleet.model.snapshot import Aggregate, AggregateValue
+from gpufleet.model.view import Scope
+
+AGGREGATED: dict[str, str] = {
+    "gpu_utilization_ratio": "mean",
+    "gpu_memory_activity_ratio": "mean",
+    "gpu_encoder_utilization_ratio": "mean",
+    "gpu_decoder_utilization_ratio": "mean",
+    "gpu_memory_total_bytes": "sum",
+    "gpu_memory_used_bytes": "sum",
+    "gpu_memory_free_bytes": "sum",
+    "gpu_memory_reserved_bytes": "sum",
+    "gpu_power_watts": "sum",
+    "gpu_power_limit_watts": "sum",
+    "gpu_energy_joules_total": "sum",
+    "gpu_temperature_celsius": "max",
+    "gpu_memory_temperature_celsius": "max",
+}
+"""Metric to how it is put together. A metric that is not here has no total that means anything."""
+
+
+def aggregate(devices: Sequence[Mapping[str, Reading]]) -> Aggregate:
+    """Put the readings of several GPUs together.
+
+    Args:
+        devices: the readings of each GPU by catalogue name. Give devices of kind `gpu` only, and each
+            physical unit once: a MIG device or vGPU instance is a part of one that is already here.
+
+    Returns:
+        One total for every metric of `AGGREGATED`, with None as its value where no device reported. An
+        absent reading, and one that is not about the device itself (scope other than own), counts in
+        "m" and not in "n".
+    """
+    metrics: dict[str, AggregateValue] = {}
+    reporting: set[int] = set()
+    for metric, operation in AGGREGATED.items():
+        values: list[int | float] = []
+        for position, readings in enumerate(devices):
+            number = _own_number(readings.get(metric))
+            if number is not None:
+                values.append(number)
+                reporting.add(position)
+        metrics[metric] = AggregateValue(
+            value=_combine(operation, values),
+            operation=operation,
+            reporting=len(values),
+            devices=len(devices),
+        )
+    return Aggregate(
+        coverage=f"{len(reporting)} of {len(devices)} devices",
+        reporting=len(reporting),
+        devices=len(devices),
+        metrics=metrics,
+    )
+
+
+def _own_number(reading: Reading | None) -> int | float | None:
+    if reading is None or reading.absent is not None or reading.scope is not Scope.OWN:
+        return None
+    return reading.value if isinstance(reading.value, int | float) else None
+
+
+def _combine(operation: str, values: list[int | float]) -> int | float | None:
+    if not values:
+        return None
+    if operation == "max":
+        return max(values)
+    total = sum(values) if all(isinstance(value, int) for value in values) else math.fsum(values)
+    return total / len(values) if operation == "mean" else total
