@@ -15,6 +15,7 @@ GpufleetError
 """
 
 from gpufleet.model.absence import Reason
+from gpufleet.model.round import Round
 
 
 class GpufleetError(Exception):
@@ -64,10 +65,12 @@ class ReaderError(GpufleetError):
 
     Attributes:
         absence: the reason that every reading of this reader is absent with.
+        round: what could be told all the same (the machine's driver state), or None.
     """
 
-    def __init__(self, absence: Reason, words: str) -> None:
+    def __init__(self, absence: Reason, words: str, *, round: Round | None = None) -> None:  # noqa: A002 - its word
         self.absence = absence
+        self.round = round
         super().__init__(words)
 
 
