@@ -78,7 +78,7 @@ HOST_METRICS = (
          absent=(FIRST_ROUND,), otel="system.cpu.utilization"),
     _row(201, "host_cpu_seconds_total", COUNTER, FLOAT, "seconds", "Processor time spent by core and mode",
          "/proc/stat", dims=("cpu", "mode"), otel="system.cpu.time"),
-    _row(202, "host_cpu_count", GAUGE, INT, "", "Logical processors online", "/proc/stat"),
+    _row(202, "host_cpus", GAUGE, INT, "", "Logical processors online", "/proc/stat"),
     _row(203, "host_load_1m", GAUGE, FLOAT, "", "Runnable and blocked tasks, averaged over 1 minute",
          "/proc/loadavg", storage=CORE),
     _row(204, "host_load_5m", GAUGE, FLOAT, "", "Runnable and blocked tasks, averaged over 5 minutes",
