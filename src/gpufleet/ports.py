@@ -11,11 +11,14 @@
 Rooms are written against these Protocols; `wiring` decides who stands behind each.
 """
 
-from collections.abc import Sequence
+import datetime as dt
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
+from gpufleet.model.allocation import Allocation, AllocationSpec
+from gpufleet.model.answer import MachineRecord
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.holding import Holding
 from gpufleet.model.reading import Value
@@ -221,4 +224,90 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Close; whatever `write` returned from stays."""
+        ...
+
+
+class Registry(Protocol):
+    """Keeps what must never be lost or doubled: clusters, machines, allocations, sequence numbers.
+
+    Blocking, safe to call from several threads, and durable when a method returns. Every method raises
+    RegistryError when the registry refuses or cannot be reached.
+    """
+
+    def migrate(self) -> None:
+        """Bring the schema to this build's version, forward only; called once before anything else.
+
+        Raises:
+            RegistryError: if a newer build has been here.
+        """
+        ...
+
+    def register_clusters(self, clusters: Sequence[str], at: int) -> None:
+        """Make the clusters known; those that are known already stay as they are."""
+        ...
+
+    def match(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
+        """Return the machine that the evidence belongs to, a new one if to none that is known.
+
+        `at` is the hub's clock on receipt. Two machines that share evidence and cannot be one become two
+        ids with a conflict on both; nothing known is overwritten by a stranger. That a machine spoke
+        is durable from the next `finish_flush`.
+        """
+        ...
+
+    def machines(self, cluster: str | None = None) -> tuple[MachineRecord, ...]:
+        """Return every machine (of one cluster), by name; `gpus` and `age_seconds` are the caller's to fill."""
+        ...
+
+    def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain
+        """Return one machine. Raises NotFoundError."""
+        ...
+
+    def put_allocation(self, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002
+        """Keep the allocation and return it, and whether it is new.
+
+        The same spec again changes nothing; another one is the next generation. A spec without
+        `valid_from` keeps the one it has, or starts `at`.
+
+        Raises:
+            ConflictError: if it is closed.
+        """
+        ...
+
+    def allocation(self, id: str) -> Allocation:  # noqa: A002
+        """Return the newest generation. Raises NotFoundError."""
+        ...
+
+    def allocations(self) -> tuple[Allocation, ...]:
+        """Return the newest generation of every allocation, closed ones too, by id."""
+        ...
+
+    def close_allocation(self, id: str, at: dt.datetime) -> Allocation:  # noqa: A002
+        """Close it; one that is closed stays as it was. Raises NotFoundError."""
+        ...
+
+    def sequences(self) -> dict[SequenceKey, Ranges]:
+        """Return the numbers of every batch that has been flushed."""
+        ...
+
+    def senders(self) -> tuple[SenderState, ...]:
+        """Return the newest word of every sender."""
+        ...
+
+    def begin_flush(self, intent: FlushIntent) -> None:
+        """Remember what is about to be written; replaces an earlier intent of the same log."""
+        ...
+
+    def pending_flush(self, wal: str) -> FlushIntent | None:
+        """Return the intent of a flush that was begun and not finished."""
+        ...
+
+    def finish_flush(
+        self, intent: FlushIntent, sequences: Mapping[SequenceKey, Ranges], senders: Sequence[SenderState]
+    ) -> None:
+        """Forget the intent, and keep the sequence numbers (whole sets) and words of senders, all or nothing."""
+        ...
+
+    def close(self) -> None:
+        """Close; what was kept stays."""
         ...

@@ -131,3 +131,86 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     measured_at: dt.datetime
     received_at: dt.datetime
     age_seconds: float
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of `GET /v1/nodes`.
+
+    Attributes:
+        machine: the node.
+        stale: nothing was received of it for longer than the hub's freshness limit.
+        gpus: views of kind gpu known on it.
+        gpus_reporting: those of them that gave at least one current number.
+        last_error: the newest error of its readers, in their own words, or None.
+    """
+
+    machine: MachineRecord
+    stale: bool
+    gpus: int
+    gpus_reporting: int
+    last_error: str | None
+
+
+class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of sequence numbers of a sender.
+
+    Attributes:
+        epoch: which.
+        received: batches held.
+        highest: highest sequence number held.
+        missing: numbers from 1 to `highest` that are not held.
+        gaps: ranges of missing numbers, lowest first, at most 20 of them.
+    """
+
+    epoch: str
+    received: int
+    highest: int
+    missing: int
+    gaps: tuple[tuple[int, int], ...]
+
+
+class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of `GET /v1/senders`.
+
+    Attributes:
+        cluster, sender: which.
+        sent_at: when its newest batch was made, by its clock.
+        received_at: when that was received, by the hub's clock.
+        age_seconds: since then.
+        heartbeat_interval_seconds: how often it promised to speak, or None when it never did.
+        late: it has been silent for longer than three of its intervals.
+        version: of gpufleet, as it says.
+        queue_records: what waits in its spool, as it says.
+        dropped_total: what it dropped since its epoch began, as it says.
+        missing: batches lost or still on the way, over all epochs.
+        epochs: each run of sequence numbers.
+    """
+
+    cluster: str
+    sender: str
+    sent_at: dt.datetime
+    received_at: dt.datetime
+    age_seconds: float
+    heartbeat_interval_seconds: float | None
+    late: bool
+    version: str
+    queue_records: int | None
+    dropped_total: int | None
+    missing: int
+    epochs: tuple[EpochRecord, ...]
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The one shape of every error.
+
+    Attributes:
+        error: short class of the error, for programs.
+        detail: what, where and what to do, for people.
+        field: what in the request it is about.
+        candidates: ids that were meant by an ambiguous one.
+    """
+
+    error: str
+    detail: str
+    field: str = ""
+    candidates: tuple[str, ...] = ()

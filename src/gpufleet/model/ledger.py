@@ -1,0 +1,73 @@
+"""What a hub remembers of its senders: which batches it holds, and which flush it was in the middle of."""
+
+import msgspec
+
+from gpufleet.model.status import Heartbeat
+
+Ranges = tuple[tuple[int, int], ...]
+"""Sequence numbers as merged ranges: sorted, both ends included, never touching one another."""
+
+
+class SequenceKey(msgspec.Struct, frozen=True, order=True):
+    """Names one run of sequence numbers."""
+
+    cluster: str
+    sender: str
+    epoch: str
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest word of a sender.
+
+    Attributes:
+        epoch: of its newest batch.
+        seq: of its newest batch.
+        sent_at: nanoseconds since 1970 by the sender's clock.
+        received_at: nanoseconds since 1970 by the hub's clock.
+        heartbeat: the newest heartbeat, or None when it never sent one.
+    """
+
+    epoch: str
+    seq: int
+    sent_at: int
+    received_at: int
+    heartbeat: Heartbeat | None = None
+
+
+class FlushIntent(msgspec.Struct, frozen=True, kw_only=True):
+    """What is about to be written to the store: made durable first, so that a restart repeats exactly this.
+
+    Attributes:
+        wal: epoch of the write-ahead log the records are in.
+        token: the insert token.
+        records: sequence number in the log to the machine ids its batch was matched to, in the batch's order.
+    """
+
+    wal: str
+    token: str
+    records: dict[int, tuple[str, ...]]
+
+
+class MachineMatch(msgspec.Struct, frozen=True):
+    """The machine that evidence belongs to.
+
+    Attributes:
+        id: the hub's id of it.
+        conflict: words for it when the evidence contradicts another machine's, or None.
+    """
+
+    id: str
+    conflict: str | None = None
+
+
+class SenderState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is remembered of one sender.
+
+    Attributes:
+        cluster, sender: which.
+        heard: its newest word.
+    """
+
+    cluster: str
+    sender: str
+    heard: Heard
