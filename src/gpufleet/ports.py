@@ -21,6 +21,8 @@ from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import MachineRecord
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.holding import Holding
+from gpufleet.model.ledger import FlushIntent, MachineMatch, Ranges, SenderState, SequenceKey
+from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Value
 from gpufleet.model.round import Round as Round
 from gpufleet.model.snapshot import Snapshot
