@@ -1,0 +1,149 @@
+"""Files of this machine, read in bulk."""
+
+import errno
+import os
+import stat
+from functools import partial
+from pathlib import Path
+
+from gpufleet.channels.local.paths import expand, is_pattern, locate
+from gpufleet.channels.local.watched import Job, WatchedThreads
+from gpufleet.ports import Fetched, FetchPlan, FilesystemStat
+
+JOB_SECONDS = 2.0
+"""How long one path may take. Kernel files take microseconds; only what hangs comes near."""
+
+TOTAL_SECONDS = 10.0
+"""How long one fetch may take."""
+
+_Outcome = bytes | str | FilesystemStat | list[str] | OSError
+
+
+class LocalFiles:
+    """The Files port over this machine's own kernel.
+
+    Only regular files are read (`/proc` and `/sys` hold such): opening a device or a pipe can act on it or
+    block, so these are `EINVAL`. A path that hangs costs itself: it is `ETIMEDOUT`, also in later fetches while
+    its thread is still stuck, and the rest goes on.
+
+    Args:
+        root: folder taken for `/`; links under another root than `/` cannot lead out of it.
+        job_seconds: limit for one path.
+        total_seconds: limit for one fetch; what is not read by then is `ETIMEDOUT`.
+    """
+
+    def __init__(
+        self,
+        root: Path = Path("/"),
+        *,
+        job_seconds: float = JOB_SECONDS,
+        total_seconds: float = TOTAL_SECONDS,
+    ) -> None:
+        self._root = root.absolute()
+        self._threads: WatchedThreads[_Outcome] = WatchedThreads(job_seconds=job_seconds, total_seconds=total_seconds)
+
+    async def fetch(self, plan: FetchPlan) -> Fetched:
+        """Read everything in the plan. A single path's failure is in `Fetched.errors`."""
+        fetched = Fetched(files={}, links={}, filesystems={}, errors={})
+        files, links = await self._expand(plan, fetched)
+        jobs: list[Job[_Outcome]] = []
+        jobs += [(f"read {path}", partial(self._read, path, plan.max_file_bytes)) for path in files]
+        jobs += [(f"link {path}", partial(self._link, path)) for path in links]
+        jobs += [(f"stat {path}", partial(self._stat, path)) for path in dict.fromkeys(plan.filesystems)]
+        outcomes, timed_out = await self._threads.run(jobs)
+        for key, outcome in outcomes.items():
+            verb, _, path = key.partition(" ")
+            if isinstance(outcome, OSError):
+                # A pattern asks for what is there: a name that went away in between left nothing.
+                if not (_is_gone(outcome) and path not in plan.files and path not in plan.links and verb != "stat"):
+                    fetched.errors[path] = _posix_name(outcome)
+            elif isinstance(outcome, bytes):
+                fetched.files[path] = outcome
+            elif isinstance(outcome, str):
+                fetched.links[path] = outcome
+            elif isinstance(outcome, FilesystemStat):
+                fetched.filesystems[path] = outcome
+        for key in timed_out:
+            fetched.errors[key.partition(" ")[2]] = "ETIMEDOUT"
+        return fetched
+
+    async def _expand(self, plan: FetchPlan, fetched: Fetched) -> tuple[list[str], list[str]]:
+        """Return the files and links to read; a pattern that cannot be expanded is noted in `fetched.errors`."""
+        patterns = [path for path in dict.fromkeys((*plan.files, *plan.links)) if is_pattern(path)]
+        matched, timed_out = await self._threads.run(
+            [(f"glob {pattern}", partial(self._glob, pattern)) for pattern in patterns]
+        )
+        fetched.errors.update({key.partition(" ")[2]: "ETIMEDOUT" for key in timed_out})
+        matches: dict[str, list[str]] = {}
+        for key, outcome in matched.items():
+            pattern = key.partition(" ")[2]
+            if isinstance(outcome, OSError):
+                fetched.errors[pattern] = _posix_name(outcome)
+            elif isinstance(outcome, list):
+                matches[pattern] = outcome
+
+        def flat(paths: tuple[str, ...]) -> list[str]:
+            nested = (matches.get(path, []) if is_pattern(path) else [path] for path in paths)
+            return list(dict.fromkeys(path for group in nested for path in group))
+
+        return flat(plan.files), flat(plan.links)
+
+    def _glob(self, pattern: str) -> _Outcome:
+        try:
+            return expand(self._root, pattern)
+        except OSError as error:
+            return error
+
+    def _read(self, path: str, limit: int) -> _Outcome:
+        try:
+            where = locate(self._root, path)
+            mode = os.stat(where).st_mode  # noqa: PTH116 - many thousand calls a pass
+            if stat.S_ISDIR(mode):
+                return OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            if not stat.S_ISREG(mode):
+                return OSError(errno.EINVAL, "not a regular file", path)
+            with open(where, "rb", buffering=0) as file:  # noqa: PTH123 - many thousand calls a pass
+                return _read_all(file.fileno(), path, limit)
+        except OSError as error:
+            return error
+
+    def _link(self, path: str) -> _Outcome:
+        try:
+            return os.readlink(locate(self._root, path, follow_last=False))  # noqa: PTH115
+        except OSError as error:
+            return error
+
+    def _stat(self, path: str) -> _Outcome:
+        try:
+            figures = os.statvfs(locate(self._root, path))
+        except OSError as error:
+            return error
+        unit = figures.f_frsize
+        return FilesystemStat(
+            size_bytes=figures.f_blocks * unit,
+            free_bytes=figures.f_bfree * unit,
+            available_bytes=figures.f_bavail * unit,
+            files=figures.f_files,
+            files_free=figures.f_ffree,
+        )
+
+
+def _read_all(descriptor: int, path: str, limit: int) -> bytes | OSError:
+    """Read to the end, however short the pieces (seq_file gives a page at a time)."""
+    pieces: list[bytes] = []
+    left = limit + 1
+    while left > 0:
+        piece = os.read(descriptor, min(left, 1 << 16))
+        if not piece:
+            return b"".join(pieces)
+        pieces.append(piece)
+        left -= len(piece)
+    return OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+
+
+def _is_gone(error: OSError) -> bool:
+    return error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESRCH)
+
+
+def _posix_name(error: OSError) -> str:
+    return errno.errorcode.get(error.errno or 0, "EIO")

@@ -1,0 +1,90 @@
+"""Paths under a root: glob patterns, and links that may not lead outside."""
+
+import errno
+import fnmatch
+import os
+import re
+from pathlib import Path
+
+MAX_LINKS = 40
+"""Links followed in one path before it is called a loop, as the kernel counts (ELOOP)."""
+
+MAX_MATCHES = 65_536
+"""Names that one pattern may match; what is beyond is left out, and the pattern reported as E2BIG."""
+
+_MAGIC = re.compile(r"[*?\[]")
+
+
+def is_pattern(path: str) -> bool:
+    """Tell whether `path` has a wildcard."""
+    return _MAGIC.search(path) is not None
+
+
+def locate(root: Path, path: str, *, follow_last: bool = True) -> str:
+    """Return where `path` is on this machine when `root` is taken for `/`.
+
+    Under a root other than `/` every link on the way is followed as if in a chroot: an absolute link starts
+    again at the root, and `..` never climbs above it. Under `/` the kernel does that itself.
+
+    Raises:
+        OSError: ELOOP after 40 links, and whatever reading a link raises.
+    """
+    if root == Path("/"):
+        return path
+    todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    done: list[str] = []
+    links = 0
+    while todo:
+        part = todo.pop()
+        if part == "..":
+            del done[-1:]
+            continue
+        here = str(root.joinpath(*done, part))
+        if (todo or follow_last) and os.path.islink(here):  # noqa: PTH114 - many thousand calls a pass
+            links += 1
+            if links > MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            text = os.readlink(here)  # noqa: PTH115 - many thousand calls a pass
+            if text.startswith("/"):
+                done.clear()
+            todo.extend(segment for segment in reversed(text.split("/")) if segment not in ("", "."))
+            continue
+        done.append(part)
+    return str(root.joinpath(*done))
+
+
+def expand(root: Path, pattern: str) -> list[str]:
+    """Return the paths that match `pattern`, sorted; a wildcard stays within its path segment.
+
+    A folder that is not there has no matches.
+
+    Raises:
+        OSError: E2BIG past `MAX_MATCHES`; EACCES and the like for a folder that cannot be listed.
+    """
+    found = [""]
+    for segment in pattern.strip("/").split("/"):
+        if not is_pattern(segment):
+            found = [f"{folder}/{segment}" for folder in found]
+            continue
+        matches = re.compile(fnmatch.translate(segment)).match
+        found = [f"{folder}/{name}" for folder in found for name in _names(root, folder) if matches(name)]
+        if len(found) > MAX_MATCHES:
+            raise OSError(errno.E2BIG, "too many matches", pattern)
+    return [path for path in found if _exists(root, path)]
+
+
+def _names(root: Path, folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(locate(root, folder or "/")))  # noqa: PTH208 - names, not paths
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _exists(root: Path, path: str) -> bool:
+    try:
+        os.lstat(locate(root, path, follow_last=False))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # there, and unreadable: reading it will say why
+    return True

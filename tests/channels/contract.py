@@ -1,0 +1,93 @@
+"""The contract of the Files port: every channel that offers it passes these cases."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gpufleet.ports import FetchPlan, Files
+
+FilesFactory = Callable[[Path], Files]
+"""Makes a channel that sees the given folder as `/`."""
+
+
+class FilesContract:
+    """Inherit, and give a `make_files` fixture: a function from a folder to a channel that sees it as `/`."""
+
+    async def test_reads_named_files(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/loadavg").write_bytes(b"0.1 0.2 0.3\n")
+        (tmp_path / "proc/empty").write_bytes(b"")
+        fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/proc/loadavg", "/proc/empty")))
+        assert fetched.files == {"/proc/loadavg": b"0.1 0.2 0.3\n", "/proc/empty": b""}
+        assert fetched.errors == {}
+
+    async def test_binary_content_arrives_as_it_is(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        content = bytes(range(256)) * 700
+        (tmp_path / "raw").write_bytes(content)
+        fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/raw",)))
+        assert fetched.files == {"/raw": content}
+
+    async def test_a_named_path_that_is_missing_is_an_error(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/a",), links=("/b",), filesystems=("/c",)))
+        assert fetched.errors == {"/a": "ENOENT", "/b": "ENOENT", "/c": "ENOENT"}
+
+    async def test_a_pattern_that_matches_nothing_leaves_nothing(
+        self, tmp_path: Path, make_files: FilesFactory
+    ) -> None:
+        (tmp_path / "net").mkdir()
+        plan = FetchPlan(files=("/net/*/speed", "/gone/*/x"), links=("/net/*/device",))
+        fetched = await make_files(tmp_path).fetch(plan)
+        assert (fetched.files, fetched.links, fetched.errors) == ({}, {}, {})
+
+    async def test_a_wildcard_stays_within_its_segment(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        for name in ("net/eth0/speed", "net/eth1/speed", "net/eth1/deep/speed", "net/.hidden/speed", "net/lo/type"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(name)
+        fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/net/e*/speed", "/net/[l]o/type")))
+        assert sorted(fetched.files) == ["/net/eth0/speed", "/net/eth1/speed", "/net/lo/type"]
+
+    async def test_links_give_their_text(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        for name in ("devices/a", "devices/b", "drivers/nvidia"):
+            (tmp_path / name).mkdir(parents=True)
+        (tmp_path / "devices/a/driver").symlink_to("../../drivers/nvidia")
+        (tmp_path / "dangling").symlink_to("/nowhere")
+        fetched = await make_files(tmp_path).fetch(FetchPlan(links=("/devices/*/driver", "/dangling")))
+        assert fetched.links == {"/devices/a/driver": "../../drivers/nvidia", "/dangling": "/nowhere"}
+        assert fetched.errors == {}
+
+    async def test_a_link_asked_of_what_is_none_is_an_error(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        (tmp_path / "plain").write_text("x")
+        fetched = await make_files(tmp_path).fetch(FetchPlan(links=("/plain",)))
+        assert fetched.errors == {"/plain": "EINVAL"}
+
+    async def test_reads_through_links(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        (tmp_path / "devices/pci/eth0").mkdir(parents=True)
+        (tmp_path / "devices/pci/eth0/speed").write_text("100000\n")
+        (tmp_path / "devices/pci/model").write_text("parent\n")
+        (tmp_path / "class").mkdir()
+        (tmp_path / "class/eth0").symlink_to("../devices/pci/eth0")
+        fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/class/*/speed", "/class/eth0/../model")))
+        assert fetched.files == {"/class/eth0/speed": b"100000\n", "/class/eth0/../model": b"parent\n"}
+
+    async def test_a_longer_file_is_an_error_for_that_file(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        (tmp_path / "fits").write_bytes(b"x" * 100)
+        (tmp_path / "longer").write_bytes(b"x" * 101)
+        fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/fits", "/longer"), max_file_bytes=100))
+        assert list(fetched.files) == ["/fits"]
+        assert fetched.errors == {"/longer": "EFBIG"}
+
+    async def test_a_folder_is_not_a_file(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        (tmp_path / "folder").mkdir()
+        fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/folder",)))
+        assert fetched.errors == {"/folder": "EISDIR"}
+
+    async def test_filesystems_have_figures(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        fetched = await make_files(tmp_path).fetch(FetchPlan(filesystems=("/",)))
+        figures = os.statvfs(tmp_path)
+        assert fetched.filesystems["/"].size_bytes == figures.f_blocks * figures.f_frsize
+        assert fetched.filesystems["/"].files == figures.f_files
+
+    async def test_asked_twice_in_one_plan_comes_once(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        (tmp_path / "a").write_text("x")
+        fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/a", "/a", "/*")))
+        assert fetched.files == {"/a": b"x"}
