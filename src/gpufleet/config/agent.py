@@ -1,0 +1,151 @@
+"""Configuration of the agent."""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gpufleet.config.load import ImpossibleValueError
+
+ENV_PREFIX = "GPUFLEET_AGENT_"
+"""What environment variables of the agent start with."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=1, le=86_400)]
+Timeout = Annotated[float, msgspec.Meta(ge=0.1, le=600)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+
+def default_state(env: Mapping[str, str], uid: int) -> str:
+    """Return where state goes unless told: the service's folder for root, else the user's own (XDG)."""
+    if env.get("XDG_STATE_HOME"):
+        return str(Path(env["XDG_STATE_HOME"], "gpufleet"))
+    if uid == 0 or not env.get("HOME"):
+        return "/var/lib/gpufleet"
+    return str(Path(env["HOME"], ".local", "state", "gpufleet"))
+
+
+class Lanes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often each lane is read, in seconds."""
+
+    fast: Seconds = 10.0
+    slow: Seconds = 60.0
+    static: Seconds = 600.0
+
+
+class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One reader.
+
+    Attributes:
+        enabled: whether it reads.
+        timeout_seconds: a pass that takes longer is given up.
+    """
+
+    enabled: bool = True
+    timeout_seconds: Timeout = 20.0
+
+
+class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The readers, by name."""
+
+    host: ReaderConfig = ReaderConfig()
+    nvml: ReaderConfig = ReaderConfig()
+
+
+class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where batches go.
+
+    Attributes:
+        url: root of the hub, such as `http://hub:8470`; None means that nothing is pushed.
+        heartbeat_seconds: how often the agent says that it lives, data or not.
+        timeout_seconds: a request that takes longer is given up.
+    """
+
+    url: str | None = None
+    heartbeat_seconds: Seconds = 30.0
+    timeout_seconds: Timeout = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is not the root of an HTTP server."""
+        if self.url is None:
+            return
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ImpossibleValueError("url", f"{self.url!r} is not a hub: write http://HOST:PORT or https://HOST")
+        if parts.query or parts.fragment:
+            raise ImpossibleValueError("url", f"{self.url!r} has a query or fragment: write the hub's root only")
+
+
+class SpoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The disk queue in front of the hub.
+
+    Attributes:
+        max_bytes: when it is full, the oldest records go and are counted.
+    """
+
+    max_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 40)] = 512 << 20
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The agent.
+
+    Attributes:
+        node: name to report instead of the host name.
+        cluster: id of the cluster this machine belongs to.
+        listen: address and port of `/metrics` and the rest; port 0 lets the kernel choose.
+        insecure_listen: listen beyond loopback though there is neither TLS nor a token.
+        state: folder of the spool; `agent/` is made in it.
+        log_level: the least severe message that is logged.
+        lanes, readers, hub, spool: see there.
+    """
+
+    node: Name | None = None
+    cluster: Name = "local"
+    listen: str = "127.0.0.1:9470"
+    insecure_listen: bool = False
+    state: str = msgspec.field(default_factory=lambda: default_state(os.environ, os.getuid()))
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    lanes: Lanes = Lanes()
+    readers: Readers = Readers()
+    hub: HubConfig = HubConfig()
+    spool: SpoolConfig = SpoolConfig()
+
+    def __post_init__(self) -> None:
+        """Refuse to show every tenant's readings beyond this machine by accident."""
+        host, _ = parse_listen(self.listen)
+        if not is_loopback(host) and not self.insecure_listen:
+            raise ImpossibleValueError(
+                "listen",
+                f"{self.listen} is reachable from other machines, without TLS and without a token: "
+                "listen on 127.0.0.1, or set insecure_listen = true if the network is trusted",
+            )
+        if not self.state:
+            raise ImpossibleValueError("state", "must name a folder")
+
+
+def parse_listen(listen: str) -> tuple[str, int]:
+    """Split `HOST:PORT` or `[IPV6]:PORT`.
+
+    Raises:
+        ImpossibleValueError: blaming `listen`, if it is neither.
+    """
+    host, colon, port = listen.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    if not colon or not bare or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise ImpossibleValueError("listen", f"{listen!r} is not HOST:PORT, such as 127.0.0.1:9470")
+    if ":" in bare and not host.startswith("["):
+        raise ImpossibleValueError("listen", f"{listen!r}: write an IPv6 address in brackets, such as [::1]:9470")
+    return bare, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect there; a name other than localhost is taken for reachable."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

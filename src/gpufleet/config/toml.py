@@ -1,0 +1,34 @@
+"""The configuration in force as TOML, with where each value came from."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from gpufleet.config.load import Resolved, leaves
+
+
+def render_toml(resolved: Resolved[Any]) -> str:
+    """Return a document that, loaded again, gives the same configuration.
+
+    A value that is not set is a comment, because TOML has no word for none.
+    """
+    lines: list[str] = []
+    table = ""
+    for key, _ in sorted(leaves(type(resolved.config)), key=lambda leaf: "." in leaf[0]):
+        prefix, _, name = key.rpartition(".")
+        if prefix != table:
+            table = prefix
+            lines += ["", f"[{table}]"]
+        value: Any = resolved.config
+        for part in key.split("."):
+            value = getattr(value, part)
+        origin = resolved.origin(key)
+        lines.append(f"# {name} is not set" if value is None else f"{name} = {_literal(value)}  # {origin}")
+    return "\n".join(lines) + "\n"
+
+
+def _literal(value: object) -> str:
+    plain = msgspec.to_builtins(value)
+    # JSON's literals are TOML's, but for DEL, which TOML wants escaped.
+    return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

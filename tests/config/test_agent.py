@@ -1,0 +1,73 @@
+"""What the agent's configuration refuses, and its defaults."""
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.config.agent import ENV_PREFIX, AgentConfig, default_state, parse_listen
+from gpufleet.config.load import ImpossibleValueError, load
+from gpufleet.model.errors import ConfigError
+
+
+def from_env(**env: str) -> AgentConfig:
+    return load(
+        AgentConfig, file=None, env_prefix=ENV_PREFIX, env={f"{ENV_PREFIX}{k}": v for k, v in env.items()}, flags={}
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "key", "reason"),
+    [
+        ("LISTEN", "0.0.0.0:9470", "listen", "insecure_listen"),
+        ("LISTEN", "[::]:9470", "listen", "insecure_listen"),
+        ("LISTEN", "node17:9470", "listen", "insecure_listen"),
+        ("LISTEN", "127.0.0.1", "listen", "HOST:PORT"),
+        ("LISTEN", "127.0.0.1:70000", "listen", "HOST:PORT"),
+        ("LISTEN", "::1:9470", "listen", "brackets"),
+        ("LANES__FAST", "0", "lanes.fast", ">= 1.0"),
+        ("LANES__SLOW", "1e9", "lanes.slow", "<= 86400.0"),
+        ("LANES__FAST", "nan", "lanes.fast", "1.0"),
+        ("HUB__URL", "hub:8470", "hub.url", "http://HOST:PORT"),
+        ("HUB__URL", "http://", "hub.url", "http://HOST:PORT"),
+        ("HUB__URL", "http://h/?a=b", "hub.url", "query"),
+        ("LOG_LEVEL", "loud", "log_level", "Invalid enum value"),
+        ("CLUSTER", "x" * 254, "cluster", "length <= 253"),
+        ("SPOOL__MAX_BYTES", "10", "spool.max_bytes", ">= 1048576"),
+        ("READERS__DCGM__ENABLED", "true", "readers.dcgm.enabled", "unknown key"),
+    ],
+)
+def test_impossible_values_are_told(name: str, value: str, key: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_env(**{name: value})
+    assert caught.value.source == f"{ENV_PREFIX}{name}"
+    assert caught.value.key == key
+    assert reason in caught.value.reason
+
+
+def test_listening_beyond_loopback_is_possible_when_told_to() -> None:
+    assert from_env(LISTEN="0.0.0.0:9470", INSECURE_LISTEN="true").listen == "0.0.0.0:9470"
+
+
+@pytest.mark.parametrize(
+    ("listen", "parts"),
+    [
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("localhost:9470", ("localhost", 9470)),
+        ("[::1]:9470", ("::1", 9470)),
+    ],
+)
+def test_listen_is_host_and_port(listen: str, parts: tuple[str, int]) -> None:
+    assert parse_listen(listen) == parts
+    assert AgentConfig(listen=listen).listen == listen
+
+
+def test_a_port_in_other_digits_is_not_a_port() -> None:
+    with pytest.raises(ImpossibleValueError):
+        parse_listen("127.0.0.1:٤٢")
+
+
+def test_state_is_the_services_folder_for_root_and_the_users_own_otherwise() -> None:
+    assert default_state({"HOME": "/root"}, 0) == "/var/lib/gpufleet"
+    assert default_state({"HOME": "/home/a"}, 1000) == "/home/a/.local/state/gpufleet"
+    assert default_state({"HOME": "/home/a", "XDG_STATE_HOME": "/s"}, 1000) == str(Path("/s/gpufleet"))
+    assert default_state({}, 1000) == "/var/lib/gpufleet"
