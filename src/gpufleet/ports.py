@@ -252,8 +252,8 @@ class Registry(Protocol):
         """Return the machine that the evidence belongs to, a new one if to none that is known.
 
         `at` is the hub's clock on receipt. Two machines that share evidence and cannot be one become two
-        ids with a conflict on both; nothing known is overwritten by a stranger. That a machine spoke
-        is durable from the next `finish_flush`.
+        ids with a conflict on both; nothing known is overwritten by a stranger. What is learned here is
+        durable from the next `begin_flush`: no id is written to the store before that.
         """
         ...
 

@@ -1,1 +1,1 @@
-"""The hub: takes batches in, commits them to the store, answers questions."""
+"""The hub: takes batches, keeps them, and answers from them."""

@@ -1,0 +1,97 @@
+"""Allocations: every generation is kept, and closing erases nothing."""
+
+import datetime as dt
+
+import msgspec
+import sqlalchemy as sa
+
+from gpufleet.model.allocation import Allocation, AllocationSpec
+from gpufleet.model.errors import ConflictError, NotFoundError
+from gpufleet.model.time import to_datetime, to_ns
+from gpufleet.registry.tables import ALLOCATIONS
+
+
+def put(connection: sa.Connection, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002
+    """Keep the allocation; see `ports.Registry.put_allocation`."""
+    before = _newest(connection, id)
+    if before is None:
+        spec = spec if spec.valid_from else msgspec.structs.replace(spec, valid_from=at)
+        allocation = Allocation(id=id, generation=1, spec=spec, created_at=at)
+        _insert(connection, allocation, at)
+        return allocation, True
+    if before.closed_at is not None:
+        raise ConflictError(
+            f"allocation {id!r} was closed at {before.closed_at.isoformat()}: a closed one stays; use another id"
+        )
+    if spec.valid_from is None:
+        spec = msgspec.structs.replace(spec, valid_from=before.spec.valid_from)
+    if spec == before.spec:
+        return before, False
+    allocation = msgspec.structs.replace(before, generation=before.generation + 1, spec=spec)
+    _insert(connection, allocation, at)
+    return allocation, False
+
+
+def get(connection: sa.Connection, id: str) -> Allocation:  # noqa: A002
+    """Return the newest generation. Raises NotFoundError."""
+    found = _newest(connection, id)
+    if found is None:
+        raise NotFoundError(f"there is no allocation {id!r}")
+    return found
+
+
+def list_all(connection: sa.Connection) -> tuple[Allocation, ...]:
+    """Return the newest generation of each, by id."""
+    newest = (
+        sa.select(ALLOCATIONS.c.id, sa.func.max(ALLOCATIONS.c.generation).label("generation"))
+        .group_by(ALLOCATIONS.c.id)
+        .subquery()
+    )
+    query = (
+        sa.select(ALLOCATIONS)
+        .join(newest, (ALLOCATIONS.c.id == newest.c.id) & (ALLOCATIONS.c.generation == newest.c.generation))
+        .order_by(ALLOCATIONS.c.id)
+    )
+    return tuple(_read(row) for row in connection.execute(query))
+
+
+def close(connection: sa.Connection, id: str, at: dt.datetime) -> Allocation:  # noqa: A002
+    """Close the newest generation; see `ports.Registry.close_allocation`."""
+    before = get(connection, id)
+    if before.closed_at is not None:
+        return before
+    connection.execute(
+        ALLOCATIONS.update()
+        .where((ALLOCATIONS.c.id == id) & (ALLOCATIONS.c.generation == before.generation))
+        .values(closed_at=to_ns(at))
+    )
+    return msgspec.structs.replace(before, closed_at=at)
+
+
+def _newest(connection: sa.Connection, id: str) -> Allocation | None:  # noqa: A002
+    query = sa.select(ALLOCATIONS).where(ALLOCATIONS.c.id == id).order_by(ALLOCATIONS.c.generation.desc()).limit(1)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _read(row)
+
+
+def _insert(connection: sa.Connection, allocation: Allocation, at: dt.datetime) -> None:
+    connection.execute(
+        ALLOCATIONS.insert().values(
+            id=allocation.id,
+            generation=allocation.generation,
+            spec=msgspec.msgpack.encode(allocation.spec),
+            created_at=to_ns(allocation.created_at),
+            put_at=to_ns(at),
+            closed_at=None,
+        )
+    )
+
+
+def _read(row: "sa.Row[tuple[object, ...]]") -> Allocation:
+    return Allocation(
+        id=row.id,
+        generation=row.generation,
+        spec=msgspec.msgpack.decode(row.spec, type=AllocationSpec),
+        created_at=to_datetime(row.created_at),
+        closed_at=None if row.closed_at is None else to_datetime(row.closed_at),
+    )

@@ -1,0 +1,230 @@
+"""The machines of a registry: matched in memory, learned changes kept until they are saved together."""
+
+import base64
+import secrets
+
+import msgspec
+import sqlalchemy as sa
+
+from gpufleet.hub.matching import EVIDENCE, Decision, Known, Verdict, decide, introduce
+from gpufleet.model.answer import MachineRecord
+from gpufleet.model.errors import NotFoundError, RegistryError
+from gpufleet.model.ledger import MachineMatch
+from gpufleet.model.machine import Machine
+from gpufleet.model.time import to_datetime
+from gpufleet.registry import tables
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """One machine's evidence contradicts another's; `other` is empty where only boots alternate under one id."""
+
+    machine: str
+    other: str
+    field: str
+    value: str
+
+
+class _Row(msgspec.Struct):
+    cluster: str
+    sender: str
+    known: Known
+    first_seen: int
+    said: Machine  # the newest evidence exactly as it came
+
+
+class Machines:
+    """Every machine of a registry. Not thread-safe: the registry holds its lock around each call."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, _Row] = {}
+        self._by_evidence: dict[tuple[str, str, str], set[str]] = {}
+        self._by_words: dict[tuple[str, str, Machine], str] = {}
+        self._conflicts: dict[str, dict[Conflict, int]] = {}
+        self._changed: dict[str, None] = {}
+        self._new_conflicts: list[Conflict] = []
+
+    def load(self, connection: sa.Connection) -> None:
+        """Read everything."""
+        for row in connection.execute(sa.select(tables.MACHINES)):
+            known = msgspec.msgpack.decode(row.known, type=Known)
+            known = msgspec.structs.replace(known, last_seen=max(known.last_seen, row.last_seen))
+            self._keep(_Row(row.cluster, row.sender, known, row.first_seen, known.machine))
+        for row in connection.execute(sa.select(tables.CONFLICTS)):
+            conflict = Conflict(row.machine, row.other, row.field, row.value)
+            self._conflicts.setdefault(row.machine, {})[conflict] = row.since
+        self._changed.clear()
+
+    def match(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
+        """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
+        words = (cluster, sender, machine)
+        known_id = self._by_words.get(words)
+        if known_id is not None and self._rows[known_id].said == machine:
+            row = self._rows[known_id]  # the same words as last time, nothing else said under this id since
+            row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
+            self._changed[known_id] = None
+            return MachineMatch(known_id, self._conflict_words(known_id))
+        decision = decide(self._candidates(cluster, machine), machine, at)
+        row = self._settle(decision, cluster, sender, machine, at)
+        self._keep(row)
+        self._record_conflicts(row, decision, at)
+        self._by_words[words] = row.known.id
+        return MachineMatch(row.known.id, self._conflict_words(row.known.id))
+
+    def records(self, cluster: str | None) -> tuple[MachineRecord, ...]:
+        """Return every machine (of one cluster), by name."""
+        rows = [row for row in self._rows.values() if cluster is None or row.cluster == cluster]
+        rows.sort(key=lambda row: (row.cluster, row.known.machine.name, row.known.id))
+        return tuple(self._record(row) for row in rows)
+
+    def record(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain
+        """Return one machine. Raises NotFoundError."""
+        row = self._rows.get(id)
+        if row is None:
+            raise NotFoundError(f"there is no machine {id!r}")
+        return self._record(row)
+
+    def save(self, connection: sa.Connection) -> None:
+        """Write what changed, inside the caller's transaction; call `saved` after it was committed."""
+        rows = [self._rows[machine] for machine in self._changed]
+        if rows:
+            ids = [row.known.id for row in rows]
+            existing = _existing(connection, ids)
+            inserts = [_values(row) for row in rows if row.known.id not in existing]
+            updates = [_values(row) for row in rows if row.known.id in existing]
+            if inserts:
+                connection.execute(tables.MACHINES.insert(), inserts)
+            if updates:
+                update = tables.MACHINES.update().where(tables.MACHINES.c.id == sa.bindparam("which"))
+                connection.execute(
+                    update.values({name: sa.bindparam(name) for name in ("sender", "known", "last_seen")}),
+                    [{**values, "which": values["id"]} for values in updates],
+                )
+            _save_evidence(connection, rows)
+        for conflict in self._new_conflicts:
+            since = self._conflicts[conflict.machine][conflict]
+            connection.execute(tables.CONFLICTS.insert().values(**msgspec.structs.asdict(conflict), since=since))
+
+    def saved(self) -> None:
+        """Forget what was to be written."""
+        self._changed.clear()
+        self._new_conflicts.clear()
+
+    def _candidates(self, cluster: str, machine: Machine) -> list[Known]:
+        ids: dict[str, None] = {}
+        for field in EVIDENCE:
+            value = getattr(machine, field)
+            if value:
+                ids.update(dict.fromkeys(sorted(self._by_evidence.get((cluster, field, value), ()))))
+        return [self._rows[machine_id].known for machine_id in ids]
+
+    def _settle(self, decision: Decision, cluster: str, sender: str, machine: Machine, at: int) -> _Row:
+        if decision.verdict is Verdict.NEW:
+            return _Row(cluster, sender, introduce(self._new_id(), machine, at), at, machine)
+        assert decision.known is not None
+        before = self._rows[decision.known.id]
+        return _Row(cluster, sender, decision.known, before.first_seen, machine)
+
+    def _new_id(self) -> str:
+        for _ in range(8):
+            id = "m-" + base64.b32encode(secrets.token_bytes(8)).decode().lower()[:12]  # noqa: A001
+            if id not in self._rows:
+                return id
+        raise RegistryError("could not find an unused machine id: the random source repeats itself")
+
+    def _keep(self, row: _Row) -> None:
+        id = row.known.id  # noqa: A001
+        before = self._rows.get(id)
+        if before is not None:
+            for key in _evidence_keys(before):
+                self._by_evidence[key].discard(id)
+        for key in _evidence_keys(row):
+            self._by_evidence.setdefault(key, set()).add(id)
+        if before is not None and (before.cluster, before.sender, before.said) != (row.cluster, row.sender, row.said):
+            self._by_words.pop((before.cluster, before.sender, before.said), None)
+        self._rows[id] = row
+        self._changed[id] = None
+
+    def _record_conflicts(self, row: _Row, decision: Decision, at: int) -> None:
+        if not decision.shared:
+            return
+        id, machine = row.known.id, row.said  # noqa: A001
+        if decision.verdict is Verdict.RETURNED:
+            assert machine.boot_id is not None
+            self._conflict(Conflict(id, "", "boot_id", machine.boot_id), at)
+        value = getattr(machine, decision.shared)
+        for rival in decision.rivals:
+            self._conflict(Conflict(id, rival, decision.shared, value), at)
+            self._conflict(Conflict(rival, id, decision.shared, value), at)
+
+    def _conflict(self, conflict: Conflict, at: int) -> None:
+        known = self._conflicts.setdefault(conflict.machine, {})
+        if conflict not in known:
+            known[conflict] = at
+            self._new_conflicts.append(conflict)
+
+    def _conflict_words(self, id: str) -> str | None:  # noqa: A002
+        """Say the conflicts whose evidence the machine still shows: one that was mended is silent."""
+        machine = self._rows[id].known.machine
+        words = [
+            f"shares {one.field} {one.value} with {one.other}: one of them is a clone"
+            if one.other
+            else f"boot id {one.value} came back after another one: two machines report under this evidence"
+            for one in self._conflicts.get(id, ())
+            if getattr(machine, one.field) == one.value
+        ]
+        return "; ".join(words) or None
+
+    def _record(self, row: _Row) -> MachineRecord:
+        return MachineRecord(
+            id=row.known.id,
+            cluster=row.cluster,
+            machine=row.known.machine,
+            sender=row.sender,
+            first_seen=to_datetime(row.first_seen),
+            last_seen=to_datetime(row.known.last_seen),
+            conflict=self._conflict_words(row.known.id),
+        )
+
+
+def _evidence_keys(row: _Row) -> list[tuple[str, str, str]]:
+    pairs = ((field, getattr(row.known.machine, field)) for field in EVIDENCE)
+    return [(row.cluster, field, value) for field, value in pairs if value]
+
+
+def _values(row: _Row) -> dict[str, object]:
+    return {
+        "id": row.known.id,
+        "cluster": row.cluster,
+        "sender": row.sender,
+        "known": msgspec.msgpack.encode(row.known),
+        "first_seen": row.first_seen,
+        "last_seen": row.known.last_seen,
+    }
+
+
+def _existing(connection: sa.Connection, ids: list[str]) -> set[str]:
+    found: set[str] = set()
+    for start in range(0, len(ids), 500):  # SQLite bounds the parameters of one statement
+        chunk = ids[start : start + 500]
+        found.update(connection.scalars(sa.select(tables.MACHINES.c.id).where(tables.MACHINES.c.id.in_(chunk))))
+    return found
+
+
+def _save_evidence(connection: sa.Connection, rows: list[_Row]) -> None:
+    """Add evidence that was not seen on the machine before; what was once seen stays."""
+    ids = [row.known.id for row in rows]
+    table = tables.EVIDENCE
+    held: set[tuple[str, str, str]] = set()
+    for start in range(0, len(ids), 500):
+        query = sa.select(table.c.machine, table.c.field, table.c.value).where(
+            table.c.machine.in_(ids[start : start + 500])
+        )
+        held.update((row.machine, row.field, row.value) for row in connection.execute(query))
+    new = [
+        {"machine": row.known.id, "field": field, "value": value, "since": row.known.last_seen}
+        for row in rows
+        for _, field, value in _evidence_keys(row)
+        if (row.known.id, field, value) not in held
+    ]
+    if new:
+        connection.execute(table.insert(), new)

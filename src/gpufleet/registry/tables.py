@@ -1,0 +1,79 @@
+"""The tables as queries see them. `migrations.py` makes them; a test holds the two together."""
+
+import sqlalchemy as sa
+
+METADATA = sa.MetaData()
+
+VERSION = sa.Table("schema_version", METADATA, sa.Column("version", sa.Integer, nullable=False))
+
+CLUSTERS = sa.Table(
+    "clusters",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("registered_at", sa.BigInteger, nullable=False),
+)
+
+MACHINES = sa.Table(
+    "machines",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("cluster", sa.Text, sa.ForeignKey("clusters.id"), nullable=False),
+    sa.Column("sender", sa.Text, nullable=False),
+    sa.Column("known", sa.LargeBinary, nullable=False),
+    sa.Column("first_seen", sa.BigInteger, nullable=False),
+    sa.Column("last_seen", sa.BigInteger, nullable=False),
+)
+
+EVIDENCE = sa.Table(
+    "machine_evidence",
+    METADATA,
+    sa.Column("machine", sa.Text, sa.ForeignKey("machines.id"), primary_key=True),
+    sa.Column("field", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, primary_key=True),
+    sa.Column("since", sa.BigInteger, nullable=False),
+)
+
+CONFLICTS = sa.Table(
+    "machine_conflicts",
+    METADATA,
+    sa.Column("machine", sa.Text, sa.ForeignKey("machines.id"), primary_key=True),
+    sa.Column("other", sa.Text, primary_key=True),
+    sa.Column("field", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, primary_key=True),
+    sa.Column("since", sa.BigInteger, nullable=False),
+)
+
+ALLOCATIONS = sa.Table(
+    "allocations",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("generation", sa.Integer, primary_key=True),
+    sa.Column("spec", sa.LargeBinary, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("put_at", sa.BigInteger, nullable=False),
+    sa.Column("closed_at", sa.BigInteger),
+)
+
+SEQUENCES = sa.Table(
+    "sequences",
+    METADATA,
+    sa.Column("cluster", sa.Text, primary_key=True),
+    sa.Column("sender", sa.Text, primary_key=True),
+    sa.Column("epoch", sa.Text, primary_key=True),
+    sa.Column("ranges", sa.LargeBinary, nullable=False),
+)
+
+SENDERS = sa.Table(
+    "senders",
+    METADATA,
+    sa.Column("cluster", sa.Text, primary_key=True),
+    sa.Column("sender", sa.Text, primary_key=True),
+    sa.Column("heard", sa.LargeBinary, nullable=False),
+)
+
+FLUSH_INTENTS = sa.Table(
+    "flush_intents",
+    METADATA,
+    sa.Column("wal", sa.Text, primary_key=True),
+    sa.Column("intent", sa.LargeBinary, nullable=False),
+)
