@@ -1,8 +1,10 @@
 """The batch as columns: as it travels and as it is stored, with machines, views and absences named once and pointed at.
 
 Field order is the format: every struct is a MessagePack array. Fields may be added at the end, with a
-default; nothing is ever removed or reordered within a version.
+default; nothing is ever removed or reordered within a version. The bounds in the types are part of the format.
 """
+
+from typing import Annotated
 
 import msgspec
 
@@ -16,16 +18,34 @@ from gpufleet.model.view import View
 WIRE_VERSION = 1
 """Version of the format; the first element of every batch."""
 
-Cell = int | float | str | None
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+"""Name of a cluster, sender, reader or metric."""
+
+Text = Annotated[str, msgspec.Meta(max_length=1024)]
+"""A text that was measured, or that says more about an absence."""
+
+Label = Annotated[str, msgspec.Meta(max_length=4096)]
+"""A value of a dimension; mount points can be as long as a path."""
+
+Instant = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+"""Nanoseconds since 1970."""
+
+Index = Annotated[int, msgspec.Meta(ge=0)]
+"""Position in one of the batch's lists."""
+
+IndexOrNone = Annotated[int, msgspec.Meta(ge=-1)]
+"""Position in one of the batch's lists, or -1 for none."""
+
+Cell = int | float | Text | None
 """A value in a column; None means absent, and the row's absence set says why."""
 
 
 class WireAbsence(msgspec.Struct, frozen=True, array_like=True):
     """Why one metric of a row is absent."""
 
-    metric: str
+    metric: Name
     reason: Reason
-    detail: str = ""
+    detail: Text = ""
 
 
 class SampleBlock(msgspec.Struct, array_like=True):
@@ -37,20 +57,20 @@ class SampleBlock(msgspec.Struct, array_like=True):
         machine: row to index in `WireBatch.machines`.
         view: row to index in `WireBatch.views`, or -1 for the machine itself.
         measured_at: row to nanoseconds since 1970.
-        driver_session: row to identity of the driver load.
+        driver_session: row to identity of the driver load, or 0.
         absence: row to index in `WireBatch.absences`, or -1 where nothing is absent.
         columns: one list a metric, in the order of `metrics`.
     """
 
-    reader: str
-    lane: str
-    provenance: str
-    metrics: list[str]
-    machine: list[int]
-    view: list[int]
-    measured_at: list[int]
-    driver_session: list[int]
-    absence: list[int]
+    reader: Name
+    lane: Name
+    provenance: Name
+    metrics: Annotated[list[Name], msgspec.Meta(max_length=1024)]
+    machine: list[Index]
+    view: list[IndexOrNone]
+    measured_at: list[Instant]
+    driver_session: list[Index]
+    absence: list[IndexOrNone]
     columns: list[list[Cell]]
 
 
@@ -66,23 +86,23 @@ class DimBlock(msgspec.Struct, array_like=True):
         absence: row to index in `WireBatch.absences` (a set of one), or -1.
     """
 
-    metric: str
-    reader: str
-    lane: str
-    provenance: str
-    machine: list[int]
-    view: list[int]
-    measured_at: list[int]
-    driver_session: list[int]
-    labels: list[list[str]]
+    metric: Name
+    reader: Name
+    lane: Name
+    provenance: Name
+    machine: list[Index]
+    view: list[IndexOrNone]
+    measured_at: list[Instant]
+    driver_session: list[Index]
+    labels: Annotated[list[list[Label]], msgspec.Meta(max_length=16)]
     values: list[Cell]
-    absence: list[int]
+    absence: list[IndexOrNone]
 
 
 class MachinePart(msgspec.Struct, array_like=True):
     """What is said of a machine beside its samples; `machine` is an index in `WireBatch.machines`."""
 
-    machine: int
+    machine: Index
     events: list[Event] = []
     readers: list[ReaderStatus] = []
     holdings: list[Holding] = []
@@ -104,11 +124,11 @@ class WireBatch(msgspec.Struct, array_like=True):
 
     version: int
     catalogue: int
-    cluster: str
-    sender: str
-    epoch: str
-    seq: int
-    sent_at: int
+    cluster: Name
+    sender: Name
+    epoch: Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
+    seq: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    sent_at: Instant
     heartbeat: Heartbeat | None = None
     machines: list[Machine] = []
     views: list[View] = []
