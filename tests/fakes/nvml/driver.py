@@ -1,0 +1,61 @@
+"""The fake driver, built and put in place: a folder with libnvidia-ml.so.1, a scenario and a log of calls."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from tests.fakes.nvml.scenario import Scenario
+
+SOURCE = Path(__file__).with_name("fake_nvml.c")
+CACHE = Path(__file__).parents[3] / ".cache" / "fake-nvml"
+NEWEST_BRANCH = 615
+
+
+def build(branch: int = NEWEST_BRANCH) -> Path:
+    """Compile the library for a driver branch, once per source; return the folder that holds it."""
+    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    folder = CACHE / f"{digest}-{branch}"
+    library = folder / "libnvidia-ml.so.1"
+    if not library.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = folder / f"fresh-{os.getpid()}"
+        options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-DDRIVER_BRANCH={branch}"]
+        subprocess.run(["gcc", *options, "-Wl,-soname,libnvidia-ml.so.1", "-o", fresh, SOURCE, "-pthread"], check=True)
+        fresh.replace(library)
+    return folder
+
+
+class FakeNvml:
+    """A fake driver for processes that are started with its `environment`."""
+
+    def __init__(self, folder: Path, scenario: Scenario, *, branch: int = NEWEST_BRANCH, log: bool = False) -> None:
+        self.scenario = scenario
+        self._library = build(branch)
+        self._path = folder / "scenario.txt"
+        self._log = folder / "calls.txt" if log else None
+        self.apply()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return this process's environment with the fake driver in it."""
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(self._library), "FAKE_NVML": str(self._path)}
+        if self._log is not None:
+            environment["FAKE_NVML_LOG"] = str(self._log)
+        return environment
+
+    def apply(self) -> None:
+        """Put `scenario`, as it is now, in force for running processes too."""
+        self.scenario.write(self._path)
+
+    def calls(self) -> Counter[tuple[str, int]]:
+        """Return how often each (function, GPU index) was called; the index is -1 where there is none."""
+        assert self._log is not None, "made without a log"
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        return Counter((function, int(gpu)) for function, gpu in (line.split() for line in lines))
+
+
+if __name__ == "__main__":
+    print(build(int(sys.argv[1]) if len(sys.argv) > 1 else NEWEST_BRANCH))
