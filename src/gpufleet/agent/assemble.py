@@ -1,0 +1,213 @@
+"""What the agent knows, as the snapshot document. Pure: readers merged by precedence, old readings judged stale."""
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+
+from gpufleet import __version__
+from gpufleet.agent.pci import NVIDIA, PCI_ONLY_METRICS, PCI_READER, pci_only
+from gpufleet.agent.state import Kept, State
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.aggregate import aggregate
+from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Lane
+from gpufleet.model.reading import DimReading, Reading, Sample
+from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ReaderReport, Snapshot
+from gpufleet.model.status import ReaderStatus
+from gpufleet.model.time import to_datetime
+from gpufleet.model.view import Side, View, ViewKind
+
+PRECEDENCE = ("nvml", "dcgm", "nvidia_smi", "imported")
+"""Whose word counts where several readers tell of one view; readers that are not here come after, by name."""
+
+_ORDER = {name: position for position, name in enumerate(CATALOGUE)}
+
+Source = tuple[str, Lane]
+
+
+def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str, str]) -> Snapshot:
+    """Write the document.
+
+    Args:
+        state: what the agent knows.
+        now: by the monotonic clock; staleness is judged by it.
+        now_ns: nanoseconds since 1970; the document's time when nothing has been measured yet.
+        capabilities: what this agent can do beside reading, to `available` or why not.
+    """
+    devices = [device for device in _seen_devices(state, now) if not _superseded(device, state)]
+    shown = {device.pci_address for device in devices if device.pci_address}
+    devices += [
+        _pci_device(view, absent, state.inventory.at if state.inventory else now_ns)
+        for view, absent in pci_only(state, shown, now)
+    ]
+    devices.sort(key=_display_order)
+    machine = state.machine_samples()
+    newest = max(_measured_instants(state), default=now_ns)
+    return Snapshot(
+        schema=SNAPSHOT_SCHEMA,
+        catalogue=CATALOGUE_VERSION,
+        version=__version__,
+        node=state.machine,
+        measured_at=to_datetime(newest),
+        devices=tuple(devices),
+        host=Host(
+            readings=_merge(machine, state, now),
+            dimensions=_merge_dimensions(machine, state, now),
+            pci=state.inventory.functions if state.inventory else None,
+        ),
+        guests=(),
+        readers=tuple(_report(status) for status in state.statuses.values()),
+        capabilities={**_reader_capabilities(state), **capabilities},
+        aggregate=aggregate([device.readings for device in devices if device.kind is ViewKind.GPU]),
+    )
+
+
+def _seen_devices(state: State, now: float) -> list[Device]:
+    return [_device(key, kept, state, now) for key, kept in state.views().items()]
+
+
+def _device(key: str, kept: Mapping[Source, Kept], state: State, now: float) -> Device:
+    view = _view(kept)
+    readings = _merge(kept, state, now)
+    name = readings.get("gpu_name")
+    return Device(
+        key=key,
+        kind=view.kind,
+        side=view.side,
+        uuid=view.uuid,
+        pci_address=view.pci_address,
+        instance=view.instance,
+        parent=view.parent,
+        index=view.index,
+        name=str(name.value) if name is not None and name.value is not None else None,
+        readings=readings,
+        dimensions=_merge_dimensions(kept, state, now),
+    )
+
+
+def _view(kept: Mapping[Source, Kept]) -> View:
+    """Return the view as its most trusted reader's newest sample words it."""
+    best = min(kept.values(), key=lambda k: (_rank(k.sample.reader), -k.sample.measured_at))
+    assert best.sample.view is not None
+    return best.sample.view
+
+
+def _superseded(device: Device, state: State) -> bool:
+    """Whether a device that has gone silent is known, from the PCI bus, to be the driver's no longer."""
+    if state.inventory is None or device.pci_address is None:
+        return False
+    if any(reading.absent is not Reason.STALE for reading in device.readings.values()):
+        return False
+    drivers = {function.address: function.driver for function in state.inventory.functions}
+    return drivers.get(device.pci_address) != NVIDIA
+
+
+def _pci_device(view: View, absent: Absent, at: int) -> Device:
+    reading = Reading(
+        absent=absent.reason, detail=absent.detail, reader=PCI_READER, side=Side.PCI_ONLY, measured_at=to_datetime(at)
+    )
+    return Device(
+        key=view.key,
+        kind=view.kind,
+        side=view.side,
+        uuid=None,
+        pci_address=view.pci_address,
+        readings=dict.fromkeys(PCI_ONLY_METRICS, reading),
+    )
+
+
+def _merge(kept: Mapping[Source, Kept], state: State, now: float) -> dict[str, Reading]:
+    """Take each metric from the most trusted reader that has a value, or else that says why there is none."""
+    merged: dict[str, Reading] = {}
+    for source in sorted(kept, key=lambda source: _rank(source[0])):
+        sample = kept[source].sample
+        at, side, stale = _stamp(sample, source, kept[source], state, now)
+        for name, value in sample.values.items():
+            known = merged.get(name)
+            if known is not None and (known.value is not None or stale is not None or isinstance(value, Absent)):
+                continue
+            absent = stale or (value if isinstance(value, Absent) else None)
+            if absent is None:
+                assert not isinstance(value, Absent)
+                merged[name] = Reading(value=value, reader=sample.reader, side=side, measured_at=at)
+            else:
+                merged[name] = Reading(
+                    absent=absent.reason, detail=absent.detail, reader=sample.reader, side=side, measured_at=at
+                )
+    return {name: merged[name] for name in sorted(merged, key=_ORDER.__getitem__)}
+
+
+def _merge_dimensions(kept: Mapping[Source, Kept], state: State, now: float) -> tuple[DimReading, ...]:
+    merged: dict[tuple[str, tuple[str, ...]], DimReading] = {}
+    for source in sorted(kept, key=lambda source: _rank(source[0])):
+        sample = kept[source].sample
+        if not sample.dims:
+            continue
+        at, _, stale = _stamp(sample, source, kept[source], state, now)
+        for dim in sample.dims:
+            known = merged.get((dim.metric, dim.labels))
+            absent = stale or (dim.value if isinstance(dim.value, Absent) else None)
+            if known is not None and (known.value is not None or absent is not None):
+                continue
+            labels = dict(zip(CATALOGUE[dim.metric].dims, dim.labels, strict=True))
+            if absent is None:
+                assert not isinstance(dim.value, Absent)
+                reading = DimReading(
+                    metric=dim.metric, labels=labels, value=dim.value, reader=sample.reader, measured_at=at
+                )
+            else:
+                reading = DimReading(
+                    metric=dim.metric,
+                    labels=labels,
+                    absent=absent.reason,
+                    detail=absent.detail,
+                    reader=sample.reader,
+                    measured_at=at,
+                )
+            merged[dim.metric, dim.labels] = reading
+    return tuple(merged[key] for key in sorted(merged, key=lambda key: _ORDER[key[0]]))
+
+
+def _stamp(
+    sample: Sample, source: Source, kept: Kept, state: State, now: float
+) -> tuple[dt.datetime, str, Absent | None]:
+    """Return when it was measured, from which side, and the absence that replaces its values once it is stale."""
+    stale = None
+    if state.is_stale(*source, kept.ended, now):
+        stale = Absent(Reason.STALE, state.statuses[source].last_error)
+    return to_datetime(sample.measured_at), sample.view.side if sample.view else "", stale
+
+
+def _rank(reader: str) -> tuple[int, str]:
+    return (PRECEDENCE.index(reader) if reader in PRECEDENCE else len(PRECEDENCE), reader)
+
+
+def _display_order(device: Device) -> tuple[bool, int, str, str]:
+    return (device.index is None, device.index or 0, device.pci_address or "", device.key)
+
+
+def _measured_instants(state: State) -> Iterable[int]:
+    for kept in (state.machine_samples(), *state.views().values()):
+        for one in kept.values():
+            yield one.sample.measured_at
+
+
+def _report(status: ReaderStatus) -> ReaderReport:
+    return ReaderReport(
+        reader=status.reader,
+        lane=status.lane,
+        state=status.state,
+        interval_seconds=status.interval_seconds,
+        last_attempt=None if status.last_attempt is None else to_datetime(status.last_attempt),
+        last_success=None if status.last_success is None else to_datetime(status.last_success),
+        duration_seconds=status.duration_seconds,
+        failures=status.failures,
+        error_class=status.error_class,
+        last_error=status.last_error,
+    )
+
+
+def _reader_capabilities(state: State) -> dict[str, str]:
+    capabilities: dict[str, str] = {}
+    for reader in dict.fromkeys(reader for reader, _ in state.statuses):
+        why_not = state.why_not(reader)
+        capabilities[reader] = "available" if why_not is None else f"{why_not.reason}: {why_not.detail}"
+    return capabilities

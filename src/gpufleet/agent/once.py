@@ -1,0 +1,56 @@
+"""One look at everything, for a command that reads this machine and ends."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from gpufleet.agent.outcome import Outcome
+from gpufleet.agent.schedule import ReaderLoop
+from gpufleet.agent.state import State
+from gpufleet.agent.timetable import FIRST_PASS_ORDER
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
+from gpufleet.ports import Clock, Reader
+
+SHARE_SECONDS = 0.5
+"""Between the two fast passes of readers that measure shares of time."""
+
+
+async def read_once(
+    readers: Sequence[tuple[Reader, float]],
+    *,
+    intervals: Mapping[Lane, float],
+    twice: frozenset[str],
+    clock: Clock,
+    machine: Machine,
+) -> State:
+    """Make one pass of every lane of every reader, all readers at once, and close them.
+
+    Args:
+        readers: each with the seconds that a pass of it may take.
+        intervals: seconds of each lane, as an agent would have them.
+        twice: readers whose fast lane is read a second time, because shares of time need two readings.
+        clock: the clocks.
+        machine: evidence until a reader brings better.
+    """
+    outcomes: list[Outcome] = []
+    loops = [
+        ReaderLoop(reader, intervals=intervals, timeout_seconds=seconds, clock=clock, report=outcomes.append)
+        for reader, seconds in readers
+    ]
+    state = State(machine, [status for loop in loops for status in loop.statuses])
+
+    async def run(loop: ReaderLoop) -> None:
+        try:
+            for lane in FIRST_PASS_ORDER:
+                if lane in loop.reader.lanes:
+                    state.apply(await loop.run_pass(lane))
+            if loop.reader.name in twice:
+                await asyncio.sleep(SHARE_SECONDS)
+                state.apply(await loop.run_pass(Lane.FAST))
+        finally:
+            await loop.reader.close()
+
+    async with asyncio.TaskGroup() as tasks:
+        for loop in loops:
+            tasks.create_task(run(loop))
+    return state

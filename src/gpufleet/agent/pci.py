@@ -1,0 +1,88 @@
+"""GPUs that only the PCI bus shows, each with the true reason why no driver here reads it. Pure."""
+
+from collections.abc import Collection
+
+from gpufleet.agent.state import STALE_INTERVALS, State
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
+from gpufleet.model.machine import NVIDIA_VENDOR, PciFunction
+from gpufleet.model.reading import Sample
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.view import Side, View, ViewKind
+
+PCI_READER = "pci"
+"""What `reader` says of readings that are absent because only the PCI bus shows the device."""
+
+PCI_ONLY_METRICS = tuple(
+    metric.name
+    for metric in CATALOGUE.values()
+    if Subject.GPU in metric.subjects and not metric.dims and metric.name != "gpu_pci_address"
+)
+"""What is absent of such a device: every GPU metric without dimensions but the address, which is known."""
+
+NVML = "nvml"
+VFIO = "vfio-pci"
+NVIDIA = "nvidia"
+_DISPLAY_CLASSES = (0x0300, 0x0302, 0x0380)
+
+
+def is_nvidia_gpu(function: PciFunction) -> bool:
+    """Whether it is an NVIDIA display or 3D controller in its own right, not a cut of one (SR-IOV)."""
+    return (
+        function.vendor == NVIDIA_VENDOR
+        and function.class_code >> 8 in _DISPLAY_CLASSES
+        and function.physical_function is None
+    )
+
+
+def judge(function: PciFunction, nvml: Absent | None) -> Absent:
+    """Say why no reader shows this function; `nvml` is why that reader gives nothing, None when it works."""
+    if function.driver is None:
+        return Absent(Reason.NO_DRIVER, "no kernel driver is bound to it")
+    if function.driver == VFIO:
+        return Absent(Reason.BOUND_TO_VFIO, "it is handed to a guest")
+    if function.driver != NVIDIA:
+        return Absent(Reason.OTHER_DRIVER, f"the driver {function.driver} is bound to it")
+    return nvml or Absent(Reason.DRIVER_ERROR, "the driver does not show it")
+
+
+def pci_only(state: State, shown: Collection[str], now: float) -> list[tuple[View, Absent]]:
+    """Return every NVIDIA GPU of the inventory whose PCI address no reader shows, with the reason.
+
+    Args:
+        state: what the agent knows.
+        shown: PCI addresses of the devices that readers show.
+        now: by the monotonic clock.
+    """
+    inventory = state.inventory
+    if inventory is None:
+        return []
+    stale = now - inventory.ended > STALE_INTERVALS * inventory.interval_seconds
+    nvml = state.why_not(NVML)
+    return [
+        (
+            View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=function.address),
+            Absent(Reason.STALE, "the PCI bus has not been read for a while") if stale else judge(function, nvml),
+        )
+        for function in inventory.functions
+        if is_nvidia_gpu(function) and function.address not in shown
+    ]
+
+
+def pci_samples(snapshot: Snapshot, at: int) -> tuple[Sample, ...]:
+    """Write the snapshot's devices of this kind as samples judged at `at`, so that a hub can tell the same reasons."""
+    return tuple(
+        Sample(
+            view=View(kind=device.kind, side=device.side, pci_address=device.pci_address),
+            reader=PCI_READER,
+            lane=Lane.SLOW,
+            measured_at=at,
+            values={
+                name: Absent(reading.absent, reading.detail)
+                for name, reading in device.readings.items()
+                if reading.absent is not None
+            },
+        )
+        for device in snapshot.devices
+        if device.side is Side.PCI_ONLY
+    )

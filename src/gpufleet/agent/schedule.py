@@ -1,0 +1,106 @@
+"""The loop of one reader: each lane on its interval, one pass at a time, every failure turned into a status."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from gpufleet.agent.outcome import Outcome
+from gpufleet.agent.timetable import FIRST_PASS_ORDER, Timetable
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.errors import ReaderError
+from gpufleet.model.round import Round
+from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.ports import Clock, Reader
+
+log = logging.getLogger(__name__)
+
+
+class ReaderLoop:
+    """Runs one reader."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        intervals: Mapping[Lane, float],
+        timeout_seconds: float,
+        clock: Clock,
+        report: Callable[[Outcome], None],
+    ) -> None:
+        """Take the reader, seconds between passes by lane, the bound of a pass, and who hears of each pass."""
+        self.reader = reader
+        self._intervals = {lane: intervals[lane] for lane in FIRST_PASS_ORDER if lane in reader.lanes}
+        self._timeout = timeout_seconds
+        self._clock = clock
+        self._report = report
+        self._statuses = {
+            lane: ReaderStatus(reader=reader.name, lane=lane, state=ReaderState.NEVER, interval_seconds=interval)
+            for lane, interval in self._intervals.items()
+        }
+
+    @property
+    def statuses(self) -> tuple[ReaderStatus, ...]:
+        """How each lane is doing."""
+        return tuple(self._statuses.values())
+
+    async def run(self) -> None:
+        """Run until cancelled, then close the reader."""
+        timetable = Timetable(self._intervals, self._clock.monotonic())
+        try:
+            while True:
+                due, lane = timetable.next()
+                await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
+                self._report(await self.run_pass(lane))
+                timetable.done(lane, self._clock.monotonic())
+        finally:
+            await self.reader.close()
+
+    async def run_pass(self, lane: Lane) -> Outcome:
+        """Make one pass of one lane, within its time."""
+        began_at, began = self._clock.now_ns(), self._clock.monotonic()
+        done: Round | None = None
+        failure: Absent | None = None
+        error_class = ""
+        try:
+            async with asyncio.timeout(self._timeout):
+                done = await self.reader.read(lane)
+        except TimeoutError:
+            error_class = Reason.TIMEOUT
+            failure = Absent(Reason.TIMEOUT, f"the {lane} pass did not end within {self._timeout:g} s")
+        except ReaderError as error:
+            done, error_class, failure = error.round, error.absence, Absent(error.absence, str(error))
+        except Exception as error:  # the one catch point: a defect costs its own pass
+            error_class = type(error).__name__
+            failure = Absent(Reason.READER_FAILED, f"{error_class}: {error}")
+            log.debug("reader %s, lane %s: defect", self.reader.name, lane, exc_info=True)
+        ended = self._clock.monotonic()
+        before = self._statuses[lane]
+        words = failure.detail if failure else _first(done.errors if done else ())
+        status = ReaderStatus(
+            reader=self.reader.name,
+            lane=lane,
+            state=ReaderState.FAILED if failure else ReaderState.PARTIAL if words else ReaderState.OK,
+            interval_seconds=before.interval_seconds,
+            last_attempt=began_at,
+            last_success=before.last_success if failure else self._clock.now_ns(),
+            duration_seconds=ended - began,
+            failures=before.failures + 1 if failure else 0,
+            error_class=error_class or ("partial" if words else ""),
+            last_error=words,
+        )
+        self._log_change(before, status)
+        self._statuses[lane] = status
+        return Outcome(status=status, round=done, failure=failure, ended_at=self._clock.now_ns(), ended=ended)
+
+    def _log_change(self, before: ReaderStatus, after: ReaderStatus) -> None:
+        if (before.state, before.last_error) == (after.state, after.last_error):
+            return
+        if after.state in (ReaderState.FAILED, ReaderState.PARTIAL):
+            log.warning("reader %s, lane %s: %s: %s", after.reader, after.lane, after.state, after.last_error)
+        elif before.state is not ReaderState.NEVER:
+            log.info("reader %s, lane %s: works again", after.reader, after.lane)
+
+
+def _first(errors: tuple[str, ...]) -> str:
+    return errors[0] if errors else ""

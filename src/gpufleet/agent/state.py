@@ -1,0 +1,116 @@
+"""What the agent knows: the newest sample of every view, reader and lane, and how each reader is doing."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gpufleet.agent.outcome import Outcome
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.machine import Machine, PciFunction
+from gpufleet.model.reading import Sample
+from gpufleet.model.round import Round
+from gpufleet.model.status import ReaderState, ReaderStatus
+
+STALE_INTERVALS = 3
+"""A sample is stale when its lane has not succeeded for it within this many intervals."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A sample, and when its pass ended by the monotonic clock."""
+
+    sample: Sample
+    ended: float
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """The PCI display controllers, when they were listed (wall clock and monotonic), and on which lane."""
+
+    functions: tuple[PciFunction, ...]
+    at: int
+    ended: float
+    interval_seconds: float
+
+
+class State:
+    """Changes only by `apply`; everything else looks."""
+
+    def __init__(self, machine: Machine, statuses: Iterable[ReaderStatus], *, name: str | None = None) -> None:
+        """Start knowing nothing but the machine's name and which lanes there will be.
+
+        Args:
+            machine: evidence until a reader brings better.
+            statuses: one for each lane of each reader.
+            name: what to call the machine instead of its host name.
+        """
+        self._name = name
+        self.machine = self._named(machine)
+        self.statuses: dict[tuple[str, Lane], ReaderStatus] = {(s.reader, s.lane): s for s in statuses}
+        self.inventory: Inventory | None = None
+        self._kept: dict[str, dict[tuple[str, Lane], Kept]] = {}
+        self._machine_kept: dict[tuple[str, Lane], Kept] = {}
+        self._members: dict[tuple[str, Lane], frozenset[str]] = {}
+        self._failures: dict[str, Absent | None] = {}
+
+    def apply(self, outcome: Outcome) -> None:
+        """Take in what a pass came to."""
+        status = outcome.status
+        self.statuses[status.reader, status.lane] = status
+        self._failures[status.reader] = outcome.failure
+        if outcome.round is not None:
+            self._keep(outcome, outcome.round)
+            if outcome.failure is None and not outcome.round.errors:
+                self._forget_the_gone(status.reader, status.lane, outcome.round)
+
+    def views(self) -> dict[str, dict[tuple[str, Lane], Kept]]:
+        """Return view key to what is kept of it, by reader and lane."""
+        return self._kept
+
+    def machine_samples(self) -> dict[tuple[str, Lane], Kept]:
+        """Return what is kept of the machine itself, by reader and lane."""
+        return self._machine_kept
+
+    def is_stale(self, reader: str, lane: Lane, ended: float, now: float) -> bool:
+        """Whether a pass of the lane that ended then is too old to speak for now (both monotonic)."""
+        return now - ended > STALE_INTERVALS * self.statuses[reader, lane].interval_seconds
+
+    def why_not(self, reader: str) -> Absent | None:
+        """Return why a reader gives nothing: not there, not begun, or its newest pass failed; None when it works."""
+        states = [status.state for (name, _), status in self.statuses.items() if name == reader]
+        if not states:
+            return Absent(Reason.NOT_COLLECTED, f"the {reader} reader is not enabled")
+        if all(state is ReaderState.NEVER for state in states):
+            return Absent(Reason.NOT_COLLECTED, f"the {reader} reader has not completed a pass yet")
+        return self._failures.get(reader)
+
+    def missing(self) -> tuple[str, ...]:
+        """Return `reader/lane` of every lane that has not ended its first pass, whatever that pass came to."""
+        return tuple(
+            f"{reader}/{lane}" for (reader, lane), status in self.statuses.items() if status.state is ReaderState.NEVER
+        )
+
+    def _keep(self, outcome: Outcome, done: Round) -> None:
+        source = (outcome.status.reader, outcome.status.lane)
+        for sample in done.samples:
+            kept = Kept(sample, outcome.ended)
+            if sample.view is None:
+                self._machine_kept[source] = kept
+            else:
+                self._kept.setdefault(sample.view.key, {})[source] = kept
+        if done.inventory is not None:
+            self.inventory = Inventory(done.inventory, outcome.ended_at, outcome.ended, outcome.status.interval_seconds)
+        if done.machine is not None:
+            self.machine = self._named(done.machine)
+
+    def _forget_the_gone(self, reader: str, lane: Lane, done: Round) -> None:
+        members = frozenset(sample.view.key for sample in done.samples if sample.view is not None)
+        for key in self._members.get((reader, lane), frozenset()) - members:
+            of_view = self._kept.get(key, {})
+            for source in [source for source in of_view if source[0] == reader]:
+                del of_view[source]
+            if not of_view:
+                self._kept.pop(key, None)
+        self._members[reader, lane] = members
+
+    def _named(self, machine: Machine) -> Machine:
+        return msgspec.structs.replace(machine, name=self._name) if self._name else machine

@@ -1,0 +1,58 @@
+"""The snapshot document as JSON, and its schema."""
+
+from typing import Any
+
+import msgspec
+
+from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
+from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Snapshot
+
+MAX_BYTES = 64 << 20
+"""A document from another process may not be larger."""
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Snapshot)
+
+
+class _Head(msgspec.Struct):
+    schema: str = ""
+
+
+_head_decoder = msgspec.json.Decoder(_Head)
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """Return the document as one line of UTF-8 JSON. What is not set is left out of records beside the top."""
+    return _encoder.encode(snapshot)
+
+
+def decode_snapshot(document: bytes) -> Snapshot:
+    """Read a document that another process wrote.
+
+    Raises:
+        WireLimitError: if it is larger than `MAX_BYTES`.
+        WireVersionError: if it is of another schema.
+        WireError: if it does not follow the schema; `field` is the place as a JSON path.
+    """
+    if len(document) > MAX_BYTES:
+        raise WireLimitError("", f"the snapshot has {len(document)} bytes, more than {MAX_BYTES}")
+    try:
+        schema = _head_decoder.decode(document).schema
+        if schema != SNAPSHOT_SCHEMA:
+            raise WireVersionError("schema", f"{schema[:80]!r} is not {SNAPSHOT_SCHEMA}")
+        return _decoder.decode(document)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at ")
+        raise WireError(path.strip("`"), reason) from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise WireError("", f"not JSON: {error}") from error
+
+
+def snapshot_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the document, made from the records."""
+    schema = msgspec.json.schema(Snapshot)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{SNAPSHOT_SCHEMA.replace('/', ':')}",
+        **schema,
+    }

@@ -1,0 +1,88 @@
+"""The snapshot as a table of readings, one a row (RFC 4180)."""
+
+import csv
+import datetime as dt
+import io
+
+from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.reading import DimReading, Reading
+from gpufleet.model.snapshot import Device, Snapshot
+
+COLUMNS = (
+    "node",
+    "subject",
+    "side",
+    "uuid",
+    "pci_address",
+    "name",
+    "metric",
+    "dimensions",
+    "value",
+    "unit",
+    "absent",
+    "detail",
+    "reader",
+    "measured_at",
+)
+"""`subject` is a device's key, or `machine`; `dimensions` are `name=value`, separated by semicolons."""
+
+
+class CsvExporter:
+    """Renders every reading, present or absent."""
+
+    def render(self, snapshot: Snapshot) -> bytes:
+        """Return a header and one row a reading."""
+        page = io.StringIO()
+        writer = csv.writer(page)
+        writer.writerow(COLUMNS)
+        for device in snapshot.devices:
+            writer.writerows(_rows(_device_columns(snapshot, device), device.readings, device.dimensions))
+        host = [snapshot.node.name, "machine", "", "", "", ""]
+        writer.writerows(_rows(host, snapshot.host.readings, snapshot.host.dimensions))
+        return page.getvalue().encode()
+
+
+def _device_columns(snapshot: Snapshot, device: Device) -> list[str]:
+    return [
+        snapshot.node.name,
+        device.key,
+        device.side,
+        device.uuid or "",
+        device.pci_address or "",
+        device.name or "",
+    ]
+
+
+def _rows(subject: list[str], readings: dict[str, Reading], dimensions: tuple[DimReading, ...]) -> list[list[str]]:
+    rows = [
+        [*subject, *_cells(name, "", r.value, r.absent, r.detail, r.reader, r.measured_at)]
+        for name, r in readings.items()
+    ]
+    for dim in dimensions:
+        labels = ";".join(f"{name}={value}" for name, value in dim.labels.items())
+        rows.append(
+            [*subject, *_cells(dim.metric, labels, dim.value, dim.absent, dim.detail, dim.reader, dim.measured_at)]
+        )
+    return rows
+
+
+def _cells(
+    metric: str,
+    labels: str,
+    value: float | str | None,
+    absent: Reason | None,
+    detail: str,
+    reader: str,
+    at: dt.datetime | None,
+) -> list[str]:
+    return [
+        metric,
+        labels,
+        "" if value is None else str(value),
+        CATALOGUE[metric].unit,
+        absent or "",
+        detail,
+        reader,
+        "" if at is None else at.isoformat().replace("+00:00", "Z"),
+    ]

@@ -1,0 +1,138 @@
+"""The snapshot in the Prometheus text format (version 0.0.4), under gpufleet's own names.
+
+Every metric of the catalogue is `gpufleet_` and its name. A reading without a value has no series;
+`gpufleet_reading_absent` says which those are, and why. A state has one series for each of its names, 1 for the
+one it is in and 0 for the others. Texts that seldom change are labels of `gpufleet_gpu_info` and
+`gpufleet_host_info`, which are always 1.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from gpufleet.exporters.exposition import Page, labelled
+from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
+from gpufleet.model.reading import DimReading, Reading, Value
+from gpufleet.model.snapshot import Device, ReaderReport, Snapshot
+from gpufleet.model.status import ReaderState
+
+PREFIX = "gpufleet_"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_JOINED_ELSEWHERE = {"gpu_name", "gpu_pci_address"}
+"""Info texts that every series of a device already carries as labels."""
+
+
+class PrometheusExporter:
+    """Renders the page of one machine."""
+
+    def render(self, snapshot: Snapshot) -> bytes:
+        """Return the whole page."""
+        return render_page(snapshot).encode()
+
+
+def render_page(snapshot: Snapshot) -> Page:
+    """Write everything the snapshot knows; more families can be added to the page."""
+    page = Page()
+    node = {"node": snapshot.node.name}
+    for name, metric in CATALOGUE.items():
+        if metric.kind is not MetricKind.INFO:
+            page.declare(PREFIX + name, "counter" if metric.kind is MetricKind.COUNTER else "gauge", metric.help)
+    page.declare("gpufleet_gpu_info", "gauge", "Texts that seldom change of one device; always 1")
+    page.declare("gpufleet_host_info", "gauge", "Texts that seldom change of the machine; always 1")
+    page.declare("gpufleet_reading_absent", "gauge", "1 for a reading that has no value, with the reason")
+    for device in snapshot.devices:
+        labels = {**node, **_device_labels(device)}
+        _readings(page, labels, device.readings, device.dimensions)
+        page.add("gpufleet_gpu_info", labelled({**labels, **_texts(device.readings)}), 1)
+    _readings(page, node, snapshot.host.readings, snapshot.host.dimensions)
+    page.add("gpufleet_host_info", labelled({**node, **_texts(snapshot.host.readings)}), 1)
+    _readers(page, node, snapshot.readers)
+    page.declare("gpufleet_capability", "gauge", "1 if this agent can do it here, else 0")
+    for name, word in snapshot.capabilities.items():
+        page.add("gpufleet_capability", labelled({**node, "capability": name}), int(word == "available"))
+    page.declare("gpufleet_build_info", "gauge", "Version of gpufleet and of its catalogue; always 1")
+    page.add(
+        "gpufleet_build_info",
+        labelled({**node, "version": snapshot.version, "catalogue": str(snapshot.catalogue)}),
+        1,
+    )
+    return page
+
+
+def _device_labels(device: Device) -> dict[str, str]:
+    labels = {
+        "uuid": device.uuid or "",
+        "pci_address": device.pci_address or "",
+        "kind": str(device.kind),
+        "side": str(device.side),
+        "name": device.name or "",
+    }
+    # Where no driver tells a UUID, only the instance tells two devices of one board apart.
+    return labels if device.uuid or not device.instance else {**labels, "device_instance": device.instance}
+
+
+def _readings(
+    page: Page, labels: dict[str, str], readings: Mapping[str, Reading], dimensions: Iterable[DimReading]
+) -> None:
+    base = labelled(labels)
+    for name, reading in readings.items():
+        metric = CATALOGUE[name]
+        if reading.value is None:
+            page.add("gpufleet_reading_absent", f'{base},metric="{name}",reason="{reading.absent}"', 1)
+        elif metric.kind is not MetricKind.INFO:
+            _value(page, metric, base, reading.value)
+    for dim in dimensions:
+        metric = CATALOGUE[dim.metric]
+        if dim.value is None:
+            # A dimension can be called `reason` too, so all of them are written `dim_...` here.
+            where = labelled({**labels, **{f"dim_{name}": value for name, value in dim.labels.items()}})
+            page.add("gpufleet_reading_absent", f'{where},metric="{dim.metric}",reason="{dim.absent}"', 1)
+        else:
+            _value(page, metric, f"{base},{labelled(dim.labels)}", dim.value)
+
+
+def _value(page: Page, metric: Metric, labels: str, value: Value) -> None:
+    if metric.kind is MetricKind.STATE:
+        for state in metric.states:
+            page.add(PREFIX + metric.name, f'{labels},state="{state}"', int(state == value))
+    elif not isinstance(value, str):
+        page.add(PREFIX + metric.name, labels, value)
+
+
+def _texts(readings: Mapping[str, Reading]) -> dict[str, str]:
+    return {
+        name.removeprefix("gpu_").removeprefix("host_"): str(reading.value)
+        for name, reading in readings.items()
+        if reading.value is not None and CATALOGUE[name].kind is MetricKind.INFO and name not in _JOINED_ELSEWHERE
+    }
+
+
+_READER_FAMILIES = (
+    ("gpufleet_reader_success", "1 if the newest pass of this reader's lane gave anything, 0 if it failed"),
+    ("gpufleet_reader_partial", "1 if part of the newest pass stayed without values, else 0"),
+    ("gpufleet_reader_duration_seconds", "How long the newest pass took"),
+    ("gpufleet_reader_interval_seconds", "How often the lane is meant to be read"),
+    ("gpufleet_reader_last_attempt_timestamp_seconds", "When the newest pass began, since 1970"),
+    ("gpufleet_reader_last_success_timestamp_seconds", "When a pass last gave anything, since 1970"),
+    ("gpufleet_reader_consecutive_failures", "Passes in a row that failed"),
+    ("gpufleet_reader_error", "1 for a lane whose newest pass failed or was partial, with the class of its error"),
+)
+
+
+def _readers(page: Page, node: dict[str, str], reports: Iterable[ReaderReport]) -> None:
+    for family, words in _READER_FAMILIES:
+        page.declare(family, "gauge", words)
+    for report in reports:
+        labels = labelled({**node, "reader": report.reader, "lane": report.lane})
+        page.add("gpufleet_reader_interval_seconds", labels, report.interval_seconds)
+        if report.last_success is not None:
+            page.add("gpufleet_reader_last_success_timestamp_seconds", labels, report.last_success.timestamp())
+        if report.state is ReaderState.NEVER:
+            continue
+        page.add("gpufleet_reader_success", labels, int(report.state is not ReaderState.FAILED))
+        page.add("gpufleet_reader_partial", labels, int(report.state is ReaderState.PARTIAL))
+        page.add("gpufleet_reader_duration_seconds", labels, report.duration_seconds)
+        page.add("gpufleet_reader_consecutive_failures", labels, report.failures)
+        if report.last_attempt is not None:
+            page.add("gpufleet_reader_last_attempt_timestamp_seconds", labels, report.last_attempt.timestamp())
+        if report.error_class:
+            page.add("gpufleet_reader_error", f"{labels},{labelled({'error_class': report.error_class})}", 1)

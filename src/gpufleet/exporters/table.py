@@ -1,0 +1,186 @@
+"""The snapshot as one screen for a person."""
+
+import io
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gpufleet.exporters.words import Words, bytes_words, percent_words, seconds_words, value_words
+from gpufleet.model.machine import NVIDIA_VENDOR
+from gpufleet.model.reading import Reading
+from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.status import ReaderState
+from gpufleet.model.view import ViewKind
+
+NOTHING = "–"
+
+
+class TableExporter:
+    """Renders for a terminal.
+
+    Args:
+        width: columns of the terminal.
+        colour: whether to colour it.
+    """
+
+    def __init__(self, *, width: int = 120, colour: bool = False) -> None:
+        self._width = width
+        self._colour = colour
+
+    def render(self, snapshot: Snapshot) -> bytes:
+        """Return the screen."""
+        page = io.StringIO()
+        console = Console(
+            file=page, width=self._width, force_terminal=self._colour, no_color=not self._colour, highlight=False
+        )
+        console.print(_head(snapshot))
+        if snapshot.devices:
+            console.print(_gpus(snapshot))
+        for line in (*_host(snapshot), *_readers(snapshot)):
+            console.print(line)
+        return page.getvalue().encode()
+
+
+def _head(snapshot: Snapshot) -> Text:
+    host = snapshot.host.readings
+    facts = [_text(host, "host_os_name"), _text(host, "host_kernel_release"), f"gpufleet {snapshot.version}"]
+    for words, metric in (("driver", "nvidia_driver_version"), ("CUDA", "nvidia_cuda_version")):
+        if version := _text(host, metric):
+            facts.append(f"{words} {version}")
+    facts.append(snapshot.measured_at.strftime("%Y-%m-%d %H:%M:%S UTC"))
+    line = Text(snapshot.node.name, style="bold")
+    line.append("  " + " · ".join(fact for fact in facts if fact), style="dim")
+    gpus = sum(device.kind is ViewKind.GPU for device in snapshot.devices)
+    line.append("\n")
+    if gpus:
+        line.append(f"GPUs: {snapshot.aggregate.coverage} report")
+    elif snapshot.host.pci is None:
+        line.append("GPUs: unknown, the PCI bus was not read")
+    else:
+        others = sum(function.vendor != NVIDIA_VENDOR for function in snapshot.host.pci)
+        line.append("GPUs: none by NVIDIA on the PCI bus" + (f" ({others} by others)" if others else ""))
+    return line
+
+
+def _gpus(snapshot: Snapshot) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title, right in (
+        ("#", True), ("GPU", False), ("identity", False), ("util", True), ("memory", True), ("temp", True),
+        ("power", True), ("state", False),
+    ):  # fmt: skip
+        table.add_column(title, justify="right" if right else "left", no_wrap=title != "state", overflow="fold")
+    for device in snapshot.devices:
+        readings = device.readings
+        state, good = _state(device)
+        table.add_row(
+            NOTHING if device.index is None else str(device.index),
+            device.name or (f"{device.kind} ({device.side})"),
+            device.pci_address or device.uuid or device.instance or NOTHING,
+            _shown(readings, "gpu_utilization_ratio", percent_words),
+            _pair(readings, "gpu_memory_used_bytes", "gpu_memory_total_bytes", bytes_words),
+            _shown(readings, "gpu_temperature_celsius", lambda value: f"{value:.0f} °C"),
+            _pair(readings, "gpu_power_watts", "gpu_power_limit_watts", lambda value: f"{value:.0f} W"),
+            Text(state, style="green" if good else "red"),
+        )
+    return table
+
+
+def _state(device: Device) -> tuple[str, bool]:
+    """Return the device's state, or why its readings are absent, and whether that is good."""
+    state = device.readings.get("gpu_state")
+    asked = [state] if state is not None and state.absent is not None else []
+    asked += [reading for reading in device.readings.values() if reading.absent is not None]
+    if state is not None and state.value == "ok":
+        return "ok", True
+    words = [str(state.value)] if state is not None and state.value is not None else []
+    if asked:
+        words.append(f"{asked[0].absent}: {asked[0].detail}" if asked[0].detail else str(asked[0].absent))
+    return ", ".join(words) or NOTHING, False
+
+
+def _host(snapshot: Snapshot) -> list[Text]:
+    host = snapshot.host.readings
+    lines: list[Text] = []
+    facts = [
+        f"{_shown(host, 'host_cpu_utilization_ratio', percent_words)} of {_shown(host, 'host_cpus', str)} cores",
+        "load " + " ".join(_shown(host, f"host_load_{span}", lambda v: f"{v:.2f}") for span in ("1m", "5m", "15m")),
+    ]
+    lines.append(_line("cpu", " · ".join(facts)))
+    total, available = _number(host, "host_memory_total_bytes"), _number(host, "host_memory_available_bytes")
+    if total is not None and available is not None:
+        lines.append(_line("memory", f"{bytes_words(total - available)} of {bytes_words(total)} in use"))
+    pressure = [
+        f"{dim.labels['resource']} {percent_words(dim.value)}"
+        for dim in snapshot.host.dimensions
+        if dim.metric == "host_pressure_ratio"
+        and dim.labels["share"] == "some"
+        and dim.labels["window"] == "10s"
+        and isinstance(dim.value, int | float)
+    ]
+    if pressure:
+        lines.append(_line("waiting", " · ".join(pressure)))
+    lines += _disks(snapshot)
+    return lines
+
+
+def _disks(snapshot: Snapshot) -> list[Text]:
+    figures: dict[str, dict[str, float]] = {}
+    for dim in snapshot.host.dimensions:
+        if dim.metric.startswith("host_filesystem_") and isinstance(dim.value, int | float):
+            figures.setdefault(dim.labels["mountpoint"], {})[dim.metric] = dim.value
+    facts = [
+        f"{mount} {bytes_words(known['host_filesystem_available_bytes'])} free of "
+        f"{bytes_words(known['host_filesystem_size_bytes'])}"
+        for mount, known in figures.items()
+        if known.get("host_filesystem_size_bytes") and "host_filesystem_available_bytes" in known
+    ]
+    shown = " · ".join(facts[:4]) + (f" · and {len(facts) - 4} more" if len(facts) > 4 else "")
+    return [_line("disks", shown)] if facts else []
+
+
+def _readers(snapshot: Snapshot) -> list[Text]:
+    lines: list[Text] = []
+    told: set[tuple[str, str]] = set()
+    for report in snapshot.readers:
+        if report.state in (ReaderState.OK, ReaderState.NEVER) or (report.reader, report.last_error) in told:
+            continue
+        told.add((report.reader, report.last_error))
+        bad = report.state is ReaderState.FAILED
+        words = f"{report.state} ({report.error_class}): {report.last_error}"
+        line = _line(report.reader, words, style="red" if bad else "yellow")
+        lines.append(line)
+    working = dict.fromkeys(
+        report.reader
+        for report in snapshot.readers
+        if report.state is ReaderState.OK and report.reader not in {reader for reader, _ in told}
+    )
+    if working:
+        longest = max(report.duration_seconds for report in snapshot.readers)
+        lines.append(_line("readers", f"{', '.join(working)} ok · longest pass {seconds_words(longest)}"))
+    return lines
+
+
+def _line(title: str, words: str, style: str = "") -> Text:
+    line = Text(f"{title:<9}", style="dim")
+    line.append(words, style=style)
+    return line
+
+
+def _text(readings: dict[str, Reading], metric: str) -> str:
+    reading = readings.get(metric)
+    return "" if reading is None or reading.value is None else value_words(metric, reading.value)
+
+
+def _number(readings: dict[str, Reading], metric: str) -> float | None:
+    reading = readings.get(metric)
+    return reading.value if reading is not None and isinstance(reading.value, int | float) else None
+
+
+def _shown(readings: dict[str, Reading], metric: str, words: Words) -> str:
+    value = _number(readings, metric)
+    return NOTHING if value is None else words(value)
+
+
+def _pair(readings: dict[str, Reading], used: str, limit: str, words: Words) -> str:
+    return f"{_shown(readings, used, words)} / {_shown(readings, limit, words)}"
