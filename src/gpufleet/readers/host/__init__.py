@@ -1,0 +1,5 @@
+"""The machine itself, from files of its kernel."""
+
+from gpufleet.readers.host.reader import HostReader
+
+__all__ = ["HostReader"]

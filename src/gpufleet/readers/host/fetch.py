@@ -1,0 +1,122 @@
+"""The questions, over any channel that offers Files. Some can only be asked after others are answered."""
+
+import msgspec
+
+from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.errors import WireError
+from gpufleet.ports import Fetched, FetchPlan, Files
+from gpufleet.readers.host import plan
+from gpufleet.readers.host.parse.disk import BlockDevice, below
+from gpufleet.readers.host.parse.filesystems import Mount, choose_filesystems, parse_mountinfo, root_mount
+from gpufleet.readers.host.parse.pci import basename, is_address, is_display
+
+MAX_STEPS = 8
+"""Layers between a root filesystem and its disks (partition, RAID, encryption, volume) that are followed."""
+
+
+class RootDisk(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found behind the root filesystem.
+
+    Attributes:
+        mount: the root's mount, or None if the kernel's list could not be read.
+        device: the kernel's name of the block device, or empty if there is none.
+        disks: names of the disks it lies on; several for RAID and volumes.
+    """
+
+    mount: Mount | None = None
+    device: str = ""
+    disks: tuple[str, ...] = ()
+
+
+async def fetch_lane(files: Files, lane: Lane) -> tuple[Fetched, RootDisk]:
+    """Ask everything of a lane.
+
+    Raises:
+        ChannelError: if the channel failed.
+    """
+    fetched = await files.fetch(plan.PLANS[lane])
+    if lane is Lane.FAST:
+        return fetched, RootDisk()
+    addresses = display_addresses(fetched)
+    if addresses:
+        _merge(fetched, await files.fetch(plan.pci_plan(addresses)))
+    mounts = _mounts(fetched)
+    if lane is Lane.SLOW:
+        points = tuple(mount.point for mount in choose_filesystems(mounts))
+        _merge(fetched, await files.fetch(FetchPlan(filesystems=points)))
+        return fetched, RootDisk()
+    return fetched, await _fetch_root_disk(files, root_mount(mounts), fetched)
+
+
+def display_addresses(fetched: Fetched) -> tuple[str, ...]:
+    """Return the addresses of the display controllers among the PCI functions whose class was read."""
+    found: list[str] = []
+    for path, content in fetched.files.items():
+        if path.startswith(f"{plan.PCI}/") and path.endswith("/class"):
+            address = path.removeprefix(f"{plan.PCI}/").removesuffix("/class")
+            try:
+                if is_address(address) and is_display(content, path):
+                    found.append(address)
+            except WireError:
+                continue  # the mapping names it
+    return tuple(found)
+
+
+async def _fetch_root_disk(files: Files, mount: Mount | None, fetched: Fetched) -> RootDisk:
+    if mount is None:
+        return RootDisk()
+    device = await _block_name(files, mount)
+    if not device:
+        return RootDisk(mount=mount)
+    level = {device}
+    disks: set[str] = set()
+    for _ in range(MAX_STEPS):
+        step: set[str] = set()
+        for name in sorted(level):
+            parts = below(await _fetch_block(files, name, fetched))
+            step.update(parts)
+            if not parts:
+                disks.add(name)
+        if not step:
+            break
+        level = step
+    for name in disks:
+        number = fetched.files.get(f"{plan.BLOCK}/{name}/dev", b"").decode("ascii", errors="replace").strip()
+        _merge(fetched, await files.fetch(plan.disk_plan(name, number)))
+    return RootDisk(mount=mount, device=device, disks=tuple(sorted(disks)))
+
+
+async def _block_name(files: Files, mount: Mount) -> str:
+    """Name the block device of a mount: by its number, or by its source where the number is the filesystem's own."""
+    by_number = f"/sys/dev/block/{mount.device}"
+    by_source = f"{plan.BLOCK}/{basename(mount.source)}" if mount.source.startswith("/dev/") else ""
+    answer = await files.fetch(FetchPlan(links=tuple(path for path in (by_number, by_source) if path)))
+    return basename(answer.links.get(by_number, answer.links.get(by_source, "")))
+
+
+async def _fetch_block(files: Files, name: str, fetched: Fetched) -> BlockDevice:
+    answer = await files.fetch(plan.block_plan(name))
+    _merge(fetched, answer)
+    return BlockDevice(
+        name=name,
+        link=answer.links.get(f"{plan.BLOCK}/{name}", ""),
+        is_partition=f"{plan.BLOCK}/{name}/partition" in answer.files,
+        parts=tuple(sorted(basename(path) for path in answer.links if "/slaves/" in path)),
+    )
+
+
+def _mounts(fetched: Fetched) -> tuple[Mount, ...]:
+    content = fetched.files.get(plan.MOUNTINFO)
+    if content is None:
+        return ()
+    try:
+        return parse_mountinfo(content, plan.MOUNTINFO)
+    except WireError:
+        return ()  # the mapping names it
+
+
+def _merge(into: Fetched, other: Fetched) -> None:
+    into.files.update(other.files)
+    into.links.update(other.links)
+    into.filesystems.update(other.filesystems)
+    into.errors.update(other.errors)

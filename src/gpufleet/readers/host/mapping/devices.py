@@ -1,0 +1,120 @@
+"""Filesystems, services and the PCI inventory."""
+
+from collections import Counter
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.errors import WireError
+from gpufleet.model.machine import PciFunction
+from gpufleet.readers.host import plan
+from gpufleet.readers.host.mapping import Readings
+from gpufleet.readers.host.parse.filesystems import Mount, choose_filesystems, parse_mountinfo
+from gpufleet.readers.host.parse.pci import is_address, is_display, parse_function
+from gpufleet.readers.host.parse.services import (
+    SERVICES,
+    UNIT_FOLDERS,
+    build_processes,
+    judge_service,
+    parse_process_stat,
+)
+from gpufleet.readers.host.parse.text import shown
+from gpufleet.readers.host.source import Source
+
+HIDDEN = Absent(
+    Reason.NOT_PERMITTED, "processes of the machine are hidden: a container's process namespace, or /proc with hidepid"
+)
+NO_SYSTEMD = Absent(
+    Reason.NOT_SUPPORTED, "no process, and systemd does not run this machine: files do not tell what is installed"
+)
+NONE = "none"
+"""Label of a function that no driver is bound to."""
+
+
+def map_filesystems(source: Source, into: Readings) -> None:
+    """Add the figures of every filesystem with space of its own."""
+    mounts = source.take(plan.MOUNTINFO, parse_mountinfo, required=True)
+    if isinstance(mounts, Absent):
+        return
+    for mount in choose_filesystems(mounts):
+        labels = (shown(mount.point), shown(mount.source), shown(mount.fstype))
+        into.dim("host_filesystem_read_only", labels, int(mount.read_only))
+        for metric, value in _figures(source, mount).items():
+            into.dim(metric, labels, value)
+
+
+def _figures(source: Source, mount: Mount) -> dict[str, int | Absent]:
+    figures = source.fetched.filesystems.get(mount.point)
+    names = ("size_bytes", "free_bytes", "available_bytes", "files", "files_free")
+    if figures is None:
+        absent = source.absence(mount.point)
+        return {f"host_filesystem_{name}": absent for name in names}
+    values: dict[str, int | Absent] = {f"host_filesystem_{name}": getattr(figures, name) for name in names}
+    if figures.files == 0:
+        # btrfs and the like make inodes as they go: 0 is their way to say that there is no such number.
+        unlimited = Absent(Reason.NOT_SUPPORTED, "the filesystem has no fixed number of files")
+        values["host_filesystem_files"] = values["host_filesystem_files_free"] = unlimited
+    return values
+
+
+def map_services(source: Source, into: Readings) -> None:
+    """Add the state of every service, as far as files tell."""
+    stats: dict[int, tuple[str, str]] = {}
+    for pid in source.names_under("/proc", "stat"):
+        path = f"/proc/{pid}/stat"
+        if pid.isascii() and pid.isdecimal() and path in source.fetched.files:
+            parsed = source.take(path, parse_process_stat)
+            if not isinstance(parsed, Absent):
+                stats[int(pid)] = parsed
+    processes = build_processes(stats)
+    # sd_booted(3): the folder is there exactly when systemd is the init.
+    booted = source.fetched.errors.get(plan.SYSTEMD) == "EISDIR"
+    units = frozenset(
+        unit
+        for service in SERVICES
+        for unit in service.units
+        if any(f"{folder}/{unit}.service" in source.fetched.files for folder in UNIT_FOLDERS)
+    )
+    for service in SERVICES:
+        state = judge_service(service, processes, units if booted else None)
+        absent = NO_SYSTEMD if processes.complete else HIDDEN
+        into.dim("host_service_state", (service.name,), absent if state is None else state)
+
+
+def map_inventory(source: Source) -> tuple[PciFunction, ...] | None:
+    """List the display controllers; None where sysfs is not there to list them.
+
+    A machine without a PCI bus has none, which is something else.
+    """
+    files, links = source.fetched.files, source.fetched.links
+    if plan.PCI_BUS not in files and plan.SYSFS not in files:
+        source.fail(f"{plan.PCI_BUS}: {source.fetched.errors.get(plan.PCI_BUS, 'ENOENT')}")
+        return None
+    functions: list[PciFunction] = []
+    for address in source.names_under(plan.PCI, "class"):
+        folder = f"{plan.PCI}/{address}"
+        try:
+            if f"{folder}/class" not in files or not is_display(files[f"{folder}/class"], f"{folder}/class"):
+                continue
+            if not is_address(address):
+                raise WireError(folder, "is not a PCI address")
+            contents = {
+                name: files[f"{folder}/{name}"]
+                for name in ("vendor", "device", "class", "numa_node")
+                if f"{folder}/{name}" in files
+            }
+            function = parse_function(
+                address,
+                contents,
+                driver=links.get(f"{folder}/driver"),
+                physical_function=links.get(f"{folder}/physfn"),
+            )
+            functions.append(function)
+        except WireError as error:
+            source.fail(str(error))
+    return tuple(functions)
+
+
+def map_display_devices(inventory: tuple[PciFunction, ...] | None, into: Readings) -> None:
+    """Count the display controllers by vendor and driver."""
+    counted = Counter((f"0x{function.vendor:04x}", function.driver or NONE) for function in inventory or ())
+    for labels, number in sorted(counted.items()):
+        into.dim("host_pci_display_devices", labels, number)

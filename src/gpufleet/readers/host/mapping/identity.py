@@ -1,0 +1,175 @@
+"""Identity: what the machine is and is known by."""
+
+from collections.abc import Callable
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.errors import WireError
+from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.readers.host import plan
+from gpufleet.readers.host.fetch import RootDisk
+from gpufleet.readers.host.mapping import Readings
+from gpufleet.readers.host.parse.disk import parse_udev
+from gpufleet.readers.host.parse.filesystems import parse_mountinfo
+from gpufleet.readers.host.parse.identity import (
+    parse_boot_id,
+    parse_dmi_text,
+    parse_machine_id,
+    parse_os_name,
+    parse_system_uuid,
+)
+from gpufleet.readers.host.parse.processor import cpu_model, parse_cpuinfo
+from gpufleet.readers.host.parse.services import parse_process_stat
+from gpufleet.readers.host.parse.text import decode, line, shown
+from gpufleet.readers.host.parse.virtualization import (
+    ContainerEvidence,
+    MachineEvidence,
+    judge_container,
+    judge_virtualization,
+    parse_container_variable,
+)
+from gpufleet.readers.host.source import Source
+
+FILES: dict[str, tuple[str, Callable[[bytes, str], str]]] = {
+    "host_hostname": (plan.HOSTNAME, line),
+    "host_machine_id": (plan.MACHINE_ID, parse_machine_id),
+    "host_boot_id": (plan.BOOT_ID, parse_boot_id),
+    "host_system_uuid": (f"{plan.DMI}/product_uuid", parse_system_uuid),
+    "host_system_serial": (f"{plan.DMI}/product_serial", parse_dmi_text),
+    "host_system_vendor": (f"{plan.DMI}/sys_vendor", parse_dmi_text),
+    "host_product_name": (f"{plan.DMI}/product_name", parse_dmi_text),
+    "host_bios_version": (f"{plan.DMI}/bios_version", parse_dmi_text),
+    "host_kernel_release": (plan.KERNEL_RELEASE, line),
+    "host_cpu_model": (plan.CPUINFO, lambda content, where: cpu_model(parse_cpuinfo(content), where)),
+    "host_nvidia_kernel_driver_version": (plan.NVIDIA_VERSION, line),
+}
+"""Metric to the file it is, and its parser."""
+
+FIRMWARE = ("host_system_uuid", "host_system_serial", "host_system_vendor", "host_product_name", "host_bios_version")
+"""Metrics that say what firmware says: nonsense there is no failure of the pass."""
+
+NOT_TOLD = Absent(Reason.NO_DATA, "this processor does not tell, and neither does DMI")
+NO_DRIVER = Absent(Reason.NO_DRIVER, "the kernel module nvidia is not loaded")
+
+
+def map_identity(source: Source, disk: RootDisk, into: Readings) -> Machine | None:
+    """Add every text of the static lane; returns the evidence of the machine's identity.
+
+    Without a host name there is no evidence to give.
+    """
+    values = into.values
+    for metric, (path, parse) in FILES.items():
+        if metric in FIRMWARE:
+            values[metric] = _take_firmware(source, path, parse)
+        else:
+            values[metric] = source.take(path, parse)
+    if plan.NVIDIA_VERSION not in source.fetched.files:
+        absent = source.absence(plan.NVIDIA_VERSION)
+        values["host_nvidia_kernel_driver_version"] = NO_DRIVER if absent.reason is Reason.NOT_SUPPORTED else absent
+    release = next((path for path in plan.OS_RELEASE if path in source.fetched.files), plan.OS_RELEASE[0])
+    values["host_os_name"] = source.take(release, parse_os_name)
+    values["host_virtualization"] = _virtualization(source)
+    values["host_container"] = judge_container(_container_evidence(source, disk))
+    _map_root_disk(source, disk, into)
+
+    def known(metric: str) -> str | None:
+        value = values[metric]
+        return value if isinstance(value, str) else None
+
+    name = known("host_hostname")
+    if name is None:
+        source.fail(f"{plan.HOSTNAME}: {source.fetched.errors.get(plan.HOSTNAME, 'unusable')}")
+        return None
+    return Machine(
+        name=name,
+        kind=MachineKind.NODE,
+        machine_id=known("host_machine_id"),
+        system_uuid=known("host_system_uuid"),
+        boot_id=known("host_boot_id"),
+    )
+
+
+def _take_firmware(source: Source, path: str, parse: Callable[[bytes, str], str]) -> str | Absent:
+    content = source.fetched.files.get(path)
+    if content is None:
+        absent = source.absence(path)
+        if absent.reason is Reason.NOT_PERMITTED:
+            return Absent(Reason.NOT_PERMITTED, "root only")
+        return absent
+    try:
+        return parse(content, path)
+    except WireError as error:
+        return Absent(Reason.INVALID_VALUE, str(error))
+
+
+def _virtualization(source: Source) -> str | Absent:
+    def text(path: str) -> str:
+        return shown(decode(source.fetched.files.get(path, b"")))
+
+    content = source.fetched.files.get(plan.CPUINFO)
+    if content is None:
+        return source.absence(plan.CPUINFO)
+    flags = parse_cpuinfo(content).get("flags")
+    evidence = MachineEvidence(
+        flags=None if flags is None else frozenset(flags.split()),
+        vendor=text(f"{plan.DMI}/sys_vendor"),
+        product=text(f"{plan.DMI}/product_name"),
+        hypervisor=text(plan.HYPERVISOR),
+        clocks=frozenset(text(plan.CLOCKS).split()),
+    )
+    name = judge_virtualization(evidence)
+    return NOT_TOLD if name is None else name
+
+
+def _container_evidence(source: Source, disk: RootDisk) -> ContainerEvidence:
+    files = source.fetched.files
+    mounts = source.take(plan.MOUNTINFO, parse_mountinfo, required=True)
+    keeper = source.take(plan.KERNEL_THREADS, parse_process_stat)
+    return ContainerEvidence(
+        systemd=shown(decode(files.get(plan.SYSTEMD_CONTAINER, b""))),
+        environment=parse_container_variable(files.get(plan.INIT_ENVIRON, b"")),
+        has_dockerenv=plan.DOCKERENV in files,
+        has_containerenv=plan.CONTAINERENV in files,
+        mount_roots=() if isinstance(mounts, Absent) else tuple(mount.root for mount in mounts),
+        cgroups=decode(files.get(plan.CGROUP, b"")),
+        root_fstype=disk.mount.fstype if disk.mount is not None else "",
+        sees_kernel=not isinstance(keeper, Absent) and keeper[0] == "kthreadd",
+    )
+
+
+def _map_root_disk(source: Source, disk: RootDisk, into: Readings) -> None:
+    metrics = ("host_root_device", "host_root_disk_model", "host_root_disk_serial")
+    if disk.mount is None:
+        absent = source.absence(plan.MOUNTINFO) if plan.MOUNTINFO in source.fetched.errors else Absent(
+            Reason.NO_DATA, f"{plan.MOUNTINFO} does not tell what the root is"
+        )  # fmt: skip
+        into.values.update(dict.fromkeys(metrics, absent))
+        return
+    if not disk.device:
+        absent = Absent(Reason.NOT_SUPPORTED, f"the root filesystem is {disk.mount.fstype}: no block device behind it")
+        into.values.update(dict.fromkeys(metrics, absent))
+        return
+    into.values["host_root_device"] = shown(f"/dev/{disk.device}")
+    if len(disk.disks) != 1:
+        several = Absent(Reason.NOT_SUPPORTED, shown(f"the root is on several disks: {', '.join(disk.disks)}"))
+        into.values.update(dict.fromkeys(metrics[1:], several))
+        return
+    name = disk.disks[0]
+    into.values["host_root_disk_model"] = _disk_text(source, name, ("device/model",), ("ID_MODEL",))
+    into.values["host_root_disk_serial"] = _disk_text(
+        source, name, ("device/serial", "serial"), ("ID_SERIAL_SHORT", "ID_SERIAL")
+    )
+
+
+def _disk_text(source: Source, name: str, files: tuple[str, ...], notes: tuple[str, ...]) -> str | Absent:
+    """Take the first text that is told: by the disk, else by udev's note on it."""
+    folder = f"{plan.BLOCK}/{name}"
+    for file in files:
+        text = shown(decode(source.fetched.files.get(f"{folder}/{file}", b"")))
+        if text:
+            return text
+    number = decode(source.fetched.files.get(f"{folder}/dev", b"")).strip()
+    udev = parse_udev(source.fetched.files.get(f"/run/udev/data/b{number}", b""))
+    for note in notes:
+        if udev.get(note):
+            return udev[note]
+    return Absent(Reason.NOT_SUPPORTED, shown(f"the disk {name} does not tell"))

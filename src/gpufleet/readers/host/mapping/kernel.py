@@ -1,0 +1,101 @@
+"""Processor, load, memory and pressure."""
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.readers.host import plan
+from gpufleet.readers.host.mapping import Readings
+from gpufleet.readers.host.parse.memory import WINDOWS, parse_meminfo, parse_pressure
+from gpufleet.readers.host.parse.processor import (
+    MODES,
+    ProcessorTimes,
+    parse_loadavg,
+    parse_stat,
+    utilization,
+)
+from gpufleet.readers.host.source import Source
+
+USER_HZ = 100
+"""Ticks a second in /proc/stat: part of Linux's interface to programs on every architecture with NVIDIA GPUs."""
+
+MEMORY = {
+    "host_memory_total_bytes": "MemTotal",
+    "host_memory_available_bytes": "MemAvailable",
+    "host_memory_free_bytes": "MemFree",
+    "host_memory_buffers_bytes": "Buffers",
+    "host_memory_cached_bytes": "Cached",
+    "host_swap_total_bytes": "SwapTotal",
+    "host_swap_free_bytes": "SwapFree",
+}
+"""Metric to field of /proc/meminfo."""
+
+LOADS = ("host_load_1m", "host_load_5m", "host_load_15m")
+
+SHARES = {"cpu": ("some",), "io": ("some", "full"), "memory": ("some", "full"), "irq": ("full",)}
+"""What pressure is told of. A whole machine's `full` of cpu is not: the kernel defines none and prints zeros
+for old readers (Documentation/accounting/psi.rst). `irq` is there only in kernels that account for it."""
+
+FIRST_ROUND = Absent(Reason.NO_DATA, "a share of time needs two rounds")
+NO_TIME = Absent(Reason.NO_DATA, "no processor time passed since the round before, or its counters began again")
+
+
+def map_processor(source: Source, before: ProcessorTimes | None, into: Readings) -> ProcessorTimes | None:
+    """Add times, utilisation, number of processors and load; returns the times for the next pass."""
+    times = source.take(plan.STAT, parse_stat, required=True)
+    if isinstance(times, Absent):
+        into.values["host_cpu_utilization_ratio"] = times
+        into.values["host_cpus"] = times
+    else:
+        into.values["host_cpus"] = len(times.cores)
+        if before is None:
+            into.values["host_cpu_utilization_ratio"] = FIRST_ROUND
+        else:
+            share = utilization(before, times)
+            into.values["host_cpu_utilization_ratio"] = NO_TIME if share is None else share
+        for core, ticks in times.cores.items():
+            for mode, spent in zip(MODES, ticks, strict=False):
+                into.dim("host_cpu_seconds_total", (core, mode), spent / USER_HZ)
+    loads = source.take(plan.LOADAVG, parse_loadavg, required=True)
+    for position, metric in enumerate(LOADS):
+        into.values[metric] = loads if isinstance(loads, Absent) else loads[position]
+    return None if isinstance(times, Absent) else times
+
+
+def map_boot_time(source: Source, into: Readings) -> None:
+    """Add when the kernel booted."""
+    times = source.take(plan.STAT, parse_stat, required=True)
+    if isinstance(times, Absent):
+        into.values["host_boot_timestamp_seconds"] = times
+    elif times.boot_time is None:
+        into.values["host_boot_timestamp_seconds"] = Absent(Reason.NOT_SUPPORTED, f"{plan.STAT} has no btime")
+    else:
+        into.values["host_boot_timestamp_seconds"] = times.boot_time
+
+
+def map_memory(source: Source, into: Readings) -> None:
+    """Add memory and swap."""
+    sizes = source.take(plan.MEMINFO, parse_meminfo, required=True)
+    for metric, field in MEMORY.items():
+        if isinstance(sizes, Absent):
+            into.values[metric] = sizes
+        elif field in sizes:
+            into.values[metric] = sizes[field]
+        else:
+            into.values[metric] = Absent(Reason.NOT_SUPPORTED, f"{plan.MEMINFO} has no {field}")
+
+
+def map_pressure(source: Source, into: Readings) -> None:
+    """Add pressure; a kernel without it says so for each resource that every kernel with it has."""
+    for resource, shares in SHARES.items():
+        path = f"{plan.PRESSURE}/{resource}"
+        if resource == "irq" and path not in source.fetched.files:
+            continue
+        pressure = source.take(path, parse_pressure)
+        for share in shares:
+            for window in WINDOWS.values():
+                ratio = pressure if isinstance(pressure, Absent) else pressure.ratios.get((share, window))
+                into.dim("host_pressure_ratio", (resource, share, window), _told(ratio, path, share))
+            seconds = pressure if isinstance(pressure, Absent) else pressure.seconds.get(share)
+            into.dim("host_pressure_seconds_total", (resource, share), _told(seconds, path, share))
+
+
+def _told(value: float | Absent | None, path: str, share: str) -> float | Absent:
+    return Absent(Reason.NOT_SUPPORTED, f"{path} has no {share}") if value is None else value

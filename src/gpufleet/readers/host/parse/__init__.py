@@ -1,0 +1,1 @@
+"""Kernel text to records: pure, bounded, and `WireError` (naming the file) is all they raise."""

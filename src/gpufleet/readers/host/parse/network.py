@@ -1,0 +1,111 @@
+"""/sys/class/net: what an interface is, and how it does."""
+
+import re
+
+import msgspec
+
+from gpufleet.model.errors import WireError
+from gpufleet.readers.host.parse.text import count, decode
+
+MEGABIT = 125_000
+"""Bytes in a megabit, the unit of sysfs's `speed`."""
+
+_ARPHRD_ETHER, _ARPHRD_LOOPBACK = "1", "772"  # linux/if_arp.h
+
+_REPRESENTOR = re.compile(r"(c[0-9]+)?pf[0-9]+(vf|sf)[0-9]+", re.ASCII)
+"""`phys_port_name` of an interface that stands for a virtual function's port inside the adapter."""
+
+
+class Interface(msgspec.Struct, frozen=True, kw_only=True):
+    """What sysfs shows of one interface; None or empty where it shows nothing.
+
+    Attributes:
+        name: of the interface.
+        driver: basename of the device's driver link.
+        has_device: whether a device is behind it.
+        is_virtual_function: whether that device is an SR-IOV virtual function.
+        is_bridge, is_bond, is_tap: whether it has the files of such.
+        kind: DEVTYPE of its uevent (`bridge`, `vlan`, ...).
+        hardware_type, index, linked_index: sysfs's `type`, `ifindex` and `iflink`.
+        port_name: sysfs's `phys_port_name`.
+    """
+
+    name: str
+    driver: str = ""
+    has_device: bool = False
+    is_virtual_function: bool = False
+    is_bridge: bool = False
+    is_bond: bool = False
+    is_tap: bool = False
+    kind: str = ""
+    hardware_type: str = ""
+    index: str = ""
+    linked_index: str = ""
+    port_name: str = ""
+
+
+def classify(interface: Interface) -> str:
+    """Name the class of an interface, one of the catalogue's `INTERFACE_CLASSES`.
+
+    tmfifo is the management link between a host and its BlueField: made by rshim on the host (a tap named
+    `tmfifo_net…`), by the driver mlxbf-tmfifo on the BlueField. A veth tells itself by its peer: it alone
+    among virtual Ethernet interfaces has a linked index and no kind.
+    """
+    if interface.hardware_type == _ARPHRD_LOOPBACK:
+        return "loopback"
+    if interface.driver in ("mlxbf-tmfifo", "mlxbf_tmfifo") or interface.name.startswith("tmfifo_net"):
+        return "tmfifo"
+    if interface.is_bridge or interface.kind == "bridge":
+        return "bridge"
+    if interface.is_bond or interface.kind == "bond":
+        return "bond"
+    if interface.is_tap or interface.kind == "macvtap":
+        return "tap"
+    if interface.is_virtual_function:
+        return "virtual_function"
+    if interface.has_device:
+        return "virtual" if _REPRESENTOR.fullmatch(interface.port_name) else "physical"
+    has_peer = interface.linked_index not in ("", "0", interface.index)
+    if interface.hardware_type == _ARPHRD_ETHER and not interface.kind and has_peer:
+        return "veth"
+    return "virtual"
+
+
+def parse_uevent(content: bytes) -> dict[str, str]:
+    """Read the `KEY=value` lines of a uevent file."""
+    return {key: value for key, eq, value in (row.partition("=") for row in decode(content).splitlines()) if eq}
+
+
+def parse_speed(content: bytes, where: str) -> int | None:
+    """Read a link's speed in bytes per second; None where the kernel says that it does not know.
+
+    Raises:
+        WireError: if it is not a number.
+    """
+    text = decode(content).strip()
+    # SPEED_UNKNOWN is -1, and older kernels print it unsigned.
+    if text in ("-1", "4294967295", "65535", "0"):
+        return None
+    speed = count(text, where)
+    if speed > 100_000_000:
+        raise WireError(where, f"{speed} Mbit/s is beyond every link")
+    return speed * MEGABIT
+
+
+def is_up(operstate: str, carrier: str | None) -> bool | None:
+    """Tell whether an interface is operational; None where the kernel does not.
+
+    `unknown` is what drivers without the notion say (loopback, tun): there the carrier decides, and an
+    unreadable carrier (EINVAL) means that the interface is set down.
+
+    Args:
+        operstate: content of the file.
+        carrier: content of the file, or None if it could not be read.
+    """
+    if operstate == "up":
+        return True
+    if operstate == "unknown":
+        return {"1": True, "0": False, None: False}.get(carrier)
+    if operstate in ("notpresent", "down", "lowerlayerdown", "testing", "dormant"):
+        return False
+    return None

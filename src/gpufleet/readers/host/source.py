@@ -1,0 +1,82 @@
+"""What was fetched, as values or absences with their reasons."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.errors import WireError
+from gpufleet.ports import Fetched
+
+T = TypeVar("T")
+
+_NOT_THERE = ("ENOENT", "ENOTDIR", "EOPNOTSUPP")
+_NOT_ALLOWED = ("EACCES", "EPERM")
+_NO_ANSWER = ("EINVAL", "ENODEV", "ENXIO", "ENETDOWN")
+
+
+class Source:
+    """The fetched files, and the words of what failed on the way.
+
+    What a kernel lacks or shows to root only is an absence and no failure; a malformed, hanging or broken
+    file is both.
+    """
+
+    def __init__(self, fetched: Fetched) -> None:
+        self.fetched = fetched
+        self._errors: dict[str, None] = {}
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """Words of the failures, each once, in the order in which they were met."""
+        return tuple(self._errors)
+
+    def fail(self, words: str) -> None:
+        """Note a failure."""
+        self._errors.setdefault(words)
+
+    def take(self, path: str, parse: Callable[[bytes, str], T], *, required: bool = False) -> T | Absent:
+        """Parse a file, or say why there is nothing.
+
+        Args:
+            path: of the file.
+            parse: takes its content and path; raises WireError.
+            required: that the file is missing is a failure too.
+        """
+        content = self.fetched.files.get(path)
+        if content is None:
+            absent = self.absence(path)
+            if required:
+                self.fail(f"{path}: {self.fetched.errors.get(path, 'ENOENT')}")
+            return absent
+        try:
+            return parse(content, path)
+        except WireError as error:
+            self.fail(str(error))
+            return Absent(Reason.INVALID_VALUE, path)
+
+    def absence(self, path: str) -> Absent:
+        """Say why a path has no content."""
+        name = self.fetched.errors.get(path, "ENOENT")
+        if name in _NOT_THERE:
+            return Absent(Reason.NOT_SUPPORTED, f"there is no {path}")
+        if name in _NOT_ALLOWED:
+            return Absent(Reason.NOT_PERMITTED, f"{path} may not be read by this user")
+        if name in _NO_ANSWER:
+            return Absent(Reason.NO_DATA, f"{path} has nothing to say")
+        self.fail(f"{path}: {name}")
+        if name == "ETIMEDOUT":
+            return Absent(Reason.TIMEOUT, path)
+        if name == "EFBIG":
+            return Absent(Reason.INVALID_VALUE, f"{path} is longer than such a file can be")
+        return Absent(Reason.DRIVER_ERROR, f"{path}: {name}")
+
+    def names_under(self, folder: str, suffix: str) -> list[str]:
+        """Return the X of every `folder/X/suffix` that was fetched or failed, sorted."""
+        found = set()
+        for paths in (self.fetched.files, self.fetched.errors):
+            for path in paths:
+                if path.startswith(folder + "/") and path.endswith("/" + suffix):
+                    name = path[len(folder) + 1 : -len(suffix) - 1]
+                    if "/" not in name and "*" not in name:
+                        found.add(name)
+        return sorted(found)
