@@ -1,5 +1,7 @@
 """Something happened to a device or machine at an instant."""
 
+from typing import Annotated
+
 import msgspec
 
 from gpufleet.model.view import View
@@ -20,4 +22,4 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: str
     code: int = 0
     at: int
-    attributes: dict[str, str] = {}
+    attributes: Annotated[dict[str, str], msgspec.Meta(max_length=64)] = {}

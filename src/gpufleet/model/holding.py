@@ -1,6 +1,7 @@
 """Who holds a device."""
 
 import enum
+from typing import Annotated
 
 import msgspec
 
@@ -68,5 +69,5 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     share: Share = Share.EXCLUSIVE
     since: int
     until: int | None = None
-    methods: tuple[str, ...]
+    methods: Annotated[tuple[str, ...], msgspec.Meta(max_length=64)]
     verdict: Verdict

@@ -1,0 +1,50 @@
+"""The optional zstd layer around the message. The package comes with the `agent` and `hub` extras."""
+
+from types import ModuleType
+
+from gpufleet.model.errors import WireError, WireLimitError
+
+MAGIC = b"\x28\xb5\x2f\xfd"
+"""First bytes of a zstd frame (RFC 8878, 3.1.1); no MessagePack array starts with 0x28."""
+
+LEVEL = 1
+"""Measured on batches of 8 GPUs: level 3 takes half as long again and saves under 3 %."""
+
+
+def compress(message: bytes) -> bytes:
+    """Return one zstd frame that declares its content size.
+
+    Raises:
+        WireError: if the zstandard package is not installed.
+    """
+    zstandard = _import_zstandard()
+    frame: bytes = zstandard.ZstdCompressor(level=LEVEL).compress(message)
+    return frame
+
+
+def decompress(body: bytes, limit: int) -> bytes:
+    """Return the content of one zstd frame.
+
+    Raises:
+        WireLimitError: if it holds more than `limit` bytes; no more than that is ever unpacked.
+        WireError: if it is not exactly one whole frame, or the zstandard package is not installed.
+    """
+    zstandard = _import_zstandard()
+    try:
+        declared = zstandard.get_frame_parameters(body).content_size
+        if declared != zstandard.CONTENTSIZE_UNKNOWN and declared > limit:
+            raise WireLimitError("", f"unpacks to {declared} bytes, more than {limit}")
+        message: bytes = zstandard.ZstdDecompressor().decompress(body, max_output_size=limit, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise WireError("", f"not one whole zstd frame of at most {limit} bytes: {error}") from error
+    except MemoryError as error:
+        raise WireLimitError("", "no memory to unpack it") from error
+    return message
+
+
+def _import_zstandard() -> ModuleType:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise WireError("", "zstd needs the package zstandard: install gpufleet[agent] or gpufleet[hub]") from error
+    return zstandard

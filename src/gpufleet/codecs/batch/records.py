@@ -1,0 +1,175 @@
+"""Bounds of the records that travel beside the columns: machines, views, heartbeat, status, events, holdings."""
+
+import math
+from collections.abc import Iterable
+
+from gpufleet.model.errors import WireError
+from gpufleet.model.event import Event
+from gpufleet.model.holding import Holder, Holding
+from gpufleet.model.machine import Machine, PciFunction
+from gpufleet.model.status import Heartbeat, ReaderStatus
+from gpufleet.model.view import View
+from gpufleet.model.wire import MachinePart, WireBatch
+
+MAX_NAME = 253
+MAX_WORDS = 4096
+MAX_ATTRIBUTES = 64
+
+_INT64_MAX = 2**63 - 1
+_UINT32_MAX = 2**32 - 1
+_LONGEST_INTERVAL_SECONDS = 366 * 86_400.0
+
+
+def check_head(wire: WireBatch) -> None:
+    """Check who sends, which batch it is, and the heartbeat. Raises WireError naming the field."""
+    _check_required("cluster", wire.cluster)
+    _check_required("sender", wire.sender)
+    _check_number("seq", wire.seq, 1, _INT64_MAX)
+    _check_instant("sent_at", wire.sent_at)
+    if wire.heartbeat is not None:
+        _check_heartbeat("heartbeat", wire.heartbeat)
+
+
+def check_machines(machines: list[Machine]) -> None:
+    """Check every machine's evidence. Raises WireError naming the field."""
+    for index, machine in enumerate(machines):
+        field = f"machines[{index}]"
+        _check_required(f"{field}.name", machine.name)
+        for name in ("machine_id", "system_uuid", "boot_id", "k8s_node_uid", "instance_id", "hypervisor"):
+            text = getattr(machine, name)
+            if text is not None:
+                _check_required(f"{field}.{name}", text)
+
+
+def check_views(views: list[View]) -> None:
+    """Check that every view can be told apart. Raises WireError naming the field."""
+    for index, view in enumerate(views):
+        _check_view(f"views[{index}]", view)
+
+
+def check_parts(parts: list[MachinePart], machines: int) -> None:
+    """Check what is said of machines beside their samples. Raises WireError naming the field."""
+    seen: set[int] = set()
+    for index, part in enumerate(parts):
+        field = f"parts[{index}]"
+        if part.machine >= machines:
+            raise WireError(f"{field}.machine", f"{part.machine} points past the {machines} machines")
+        if part.machine in seen:
+            raise WireError(f"{field}.machine", f"machine {part.machine} has a part already")
+        seen.add(part.machine)
+        for at, event in enumerate(part.events):
+            _check_event(f"{field}.events[{at}]", event)
+        for at, status in enumerate(part.readers):
+            _check_status(f"{field}.readers[{at}]", status)
+        for at, holding in enumerate(part.holdings):
+            _check_holding(f"{field}.holdings[{at}]", holding)
+        for at, function in enumerate(part.inventory or ()):
+            _check_function(f"{field}.inventory[{at}]", function)
+
+
+def _check_heartbeat(field: str, heartbeat: Heartbeat) -> None:
+    _check_interval(f"{field}.interval_seconds", heartbeat.interval_seconds)
+    _check_text(f"{field}.version", heartbeat.version, MAX_NAME)
+    _check_text(f"{field}.config_hash", heartbeat.config_hash, MAX_NAME)
+    _check_instant(f"{field}.started_at", heartbeat.started_at)
+    _check_instant(f"{field}.oldest_unsent", heartbeat.oldest_unsent)
+    for name in ("queue_records", "queue_bytes", "dropped_total"):
+        _check_number(f"{field}.{name}", getattr(heartbeat, name), 0, _INT64_MAX)
+
+
+def _check_view(field: str, view: View) -> None:
+    if not (view.uuid or view.pci_address or view.instance):
+        raise WireError(field, "has neither uuid nor pci_address nor instance")
+    for name in ("uuid", "pci_address", "instance", "parent"):
+        text = getattr(view, name)
+        if text is not None:
+            _check_required(f"{field}.{name}", text)
+    if view.index is not None:
+        _check_number(f"{field}.index", view.index, 0, _UINT32_MAX)
+
+
+def _check_event(field: str, event: Event) -> None:
+    if event.view is not None:
+        _check_view(f"{field}.view", event.view)
+    _check_required(f"{field}.kind", event.kind)
+    _check_number(f"{field}.code", event.code, -(2**63), _INT64_MAX)
+    _check_instant(f"{field}.at", event.at)
+    if len(event.attributes) > MAX_ATTRIBUTES:
+        raise WireError(f"{field}.attributes", f"{len(event.attributes)} attributes, more than {MAX_ATTRIBUTES}")
+    for name, text in event.attributes.items():
+        _check_required(f"{field}.attributes", name)
+        _check_text(f"{field}.attributes", text, MAX_WORDS)
+
+
+def _check_status(field: str, status: ReaderStatus) -> None:
+    _check_required(f"{field}.reader", status.reader)
+    _check_interval(f"{field}.interval_seconds", status.interval_seconds)
+    _check_instant(f"{field}.last_attempt", status.last_attempt)
+    _check_instant(f"{field}.last_success", status.last_success)
+    if not 0 <= status.duration_seconds <= _LONGEST_INTERVAL_SECONDS:
+        raise WireError(f"{field}.duration_seconds", "not a number of seconds from 0 to a year")
+    _check_number(f"{field}.failures", status.failures, 0, _INT64_MAX)
+    _check_text(f"{field}.error_class", status.error_class, MAX_NAME)
+    _check_text(f"{field}.last_error", status.last_error, MAX_WORDS)
+
+
+def _check_holding(field: str, holding: Holding) -> None:
+    _check_required(f"{field}.view", holding.view)
+    _check_holder(f"{field}.holder", holding.holder)
+    if holding.parent is not None:
+        _check_holder(f"{field}.parent", holding.parent)
+    _check_instant(f"{field}.since", holding.since)
+    _check_instant(f"{field}.until", holding.until)
+    _check_names(f"{field}.methods", holding.methods)
+
+
+def _check_holder(field: str, holder: Holder) -> None:
+    _check_required(f"{field}.id", holder.id)
+    _check_text(f"{field}.name", holder.name, MAX_NAME)
+    _check_text(f"{field}.namespace", holder.namespace, MAX_NAME)
+
+
+def _check_function(field: str, function: PciFunction) -> None:
+    _check_required(f"{field}.address", function.address)
+    for name in ("driver", "physical_function"):
+        text = getattr(function, name)
+        if text is not None:
+            _check_required(f"{field}.{name}", text)
+    for name in ("vendor", "device", "class_code"):
+        _check_number(f"{field}.{name}", getattr(function, name), 0, _UINT32_MAX)
+    if function.numa_node is not None:
+        _check_number(f"{field}.numa_node", function.numa_node, 0, _UINT32_MAX)
+
+
+def _check_names(field: str, names: Iterable[str]) -> None:
+    for count, name in enumerate(names):
+        if count >= MAX_ATTRIBUTES:
+            raise WireError(field, f"more than {MAX_ATTRIBUTES} entries")
+        _check_required(f"{field}[{count}]", name)
+
+
+def _check_required(field: str, text: str) -> None:
+    if not text:
+        raise WireError(field, "empty")
+    if len(text) > MAX_NAME:
+        raise WireError(field, f"{len(text)} characters, more than {MAX_NAME}")
+
+
+def _check_text(field: str, text: str, limit: int) -> None:
+    if len(text) > limit:
+        raise WireError(field, f"{len(text)} characters, more than {limit}")
+
+
+def _check_number(field: str, number: int, low: int, high: int) -> None:
+    if not low <= number <= high:
+        raise WireError(field, f"{number} is not from {low} to {high}")
+
+
+def _check_instant(field: str, at: int | None) -> None:
+    if at is not None and not 1 <= at <= _INT64_MAX:
+        raise WireError(field, f"{at} is not an instant in nanoseconds since 1970")
+
+
+def _check_interval(field: str, seconds: float) -> None:
+    if not math.isfinite(seconds) or not 0 < seconds <= _LONGEST_INTERVAL_SECONDS:
+        raise WireError(field, "not a number of seconds above 0, up to a year")

@@ -1,0 +1,96 @@
+"""From columns back to rows."""
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.batch import Batch, MachineReport
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.wire import Cell, DimBlock, SampleBlock, WireBatch
+
+_Subject = tuple[int, int, str, str, str, int, int]
+_Values = dict[str, Value | Absent]
+
+
+def to_rows(wire: WireBatch) -> Batch:
+    """Turn a checked batch of columns into rows, one report a machine.
+
+    Order of samples, and of dimensions within a sample, is not kept. Samples of one identity become one.
+    A cell that is absent without a reason is `not_reported`.
+    """
+    absences = [{a.metric: Absent(a.reason, a.detail) for a in entries} for entries in wire.absences]
+    values: dict[_Subject, _Values] = {}
+    dims: dict[_Subject, list[DimValue]] = {}
+    for block in wire.samples:
+        for row, subject in enumerate(_subjects(block)):
+            reasons = absences[block.absence[row]] if block.absence[row] >= 0 else {}
+            cells = values.setdefault(subject, {})
+            for metric, column in zip(block.metrics, block.columns, strict=True):
+                cells[metric] = _value(metric, column[row], reasons)
+    for dim in wire.dims:
+        for row, subject in enumerate(_subjects(dim)):
+            reasons = absences[dim.absence[row]] if dim.absence[row] >= 0 else {}
+            labels = tuple(column[row] for column in dim.labels)
+            dims.setdefault(subject, []).append(
+                DimValue(dim.metric, labels, _value(dim.metric, dim.values[row], reasons))
+            )
+    samples: list[list[Sample]] = [[] for _ in wire.machines]
+    for subject in values | dims:
+        samples[subject[0]].append(_sample(wire, subject, values.get(subject, {}), dims.get(subject, [])))
+    return Batch(
+        cluster=wire.cluster,
+        sender=wire.sender,
+        epoch=wire.epoch,
+        seq=wire.seq,
+        sent_at=wire.sent_at,
+        heartbeat=wire.heartbeat,
+        reports=_reports(wire, samples),
+    )
+
+
+def _subjects(block: SampleBlock | DimBlock) -> list[_Subject]:
+    """Return the identity of each row's sample."""
+    shared = block.reader, block.lane, block.provenance
+    return [
+        (machine, view, *shared, measured_at, session)
+        for machine, view, measured_at, session in zip(
+            block.machine, block.view, block.measured_at, block.driver_session, strict=True
+        )
+    ]
+
+
+def _value(metric: str, cell: Cell, reasons: dict[str, Absent]) -> Value | Absent:
+    if cell is not None:
+        return cell
+    return reasons.get(metric, Absent(Reason.NOT_REPORTED))
+
+
+def _sample(wire: WireBatch, subject: _Subject, values: _Values, dims: list[DimValue]) -> Sample:
+    _, view, reader, lane, provenance, measured_at, session = subject
+    return Sample(
+        view=None if view < 0 else wire.views[view],
+        reader=reader,
+        lane=Lane(lane),
+        measured_at=measured_at,
+        values=values,
+        dims=tuple(dims),
+        provenance=Provenance(provenance),
+        driver_session=session,
+    )
+
+
+def _reports(wire: WireBatch, samples: list[list[Sample]]) -> tuple[MachineReport, ...]:
+    parts = {part.machine: part for part in wire.parts}
+    reports = []
+    for index, machine in enumerate(wire.machines):
+        part = parts.get(index)
+        reports.append(
+            MachineReport(
+                machine=machine,
+                samples=tuple(samples[index]),
+                events=tuple(part.events) if part else (),
+                readers=tuple(part.readers) if part else (),
+                holdings=tuple(part.holdings) if part else (),
+                inventory=tuple(part.inventory) if part and part.inventory is not None else None,
+            )
+        )
+    return tuple(reports)

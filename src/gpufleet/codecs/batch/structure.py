@@ -1,0 +1,93 @@
+"""What must hold between the fields of a batch, beyond what their types say."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from gpufleet.codecs.batch.limits import Limits
+from gpufleet.codecs.batch.records import check_head, check_machines, check_parts, check_views
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.wire import DimBlock, SampleBlock, WireBatch
+
+_EPOCH = re.compile(r"[0-9a-f]{32}")
+_LANES = frozenset(lane.value for lane in Lane)
+_PROVENANCES = frozenset(provenance.value for provenance in Provenance)
+
+
+def check(wire: WireBatch, limits: Limits) -> None:
+    """Check lengths, positions and counts.
+
+    Raises:
+        WireLimitError: if a list is longer than `limits` allow.
+        WireError: if two fields contradict each other; names the field.
+    """
+    check_head(wire)
+    if not _EPOCH.fullmatch(wire.epoch):
+        raise WireError("epoch", "not 32 hexadecimal digits in lower case")
+    _check_count("machines", len(wire.machines), limits.machines)
+    _check_count("views", len(wire.views), limits.views)
+    _check_count("absences", len(wire.absences), limits.absences)
+    _check_count("samples", len(wire.samples), limits.blocks)
+    _check_count("dims", len(wire.dims), limits.blocks)
+    check_machines(wire.machines)
+    check_views(wire.views)
+    for index, block in enumerate(wire.samples):
+        _check_samples(f"samples[{index}]", block, wire)
+    for index, dim in enumerate(wire.dims):
+        _check_dims(f"dims[{index}]", dim, wire)
+    check_parts(wire.parts, len(wire.machines))
+
+
+def _check_count(field: str, count: int, limit: int) -> None:
+    if count > limit:
+        raise WireLimitError(field, f"{count} entries, more than {limit}")
+
+
+def _check_samples(field: str, block: SampleBlock, wire: WireBatch) -> None:
+    _check_rows(field, block, wire)
+    if len(set(block.metrics)) != len(block.metrics):
+        raise WireError(f"{field}.metrics", "a metric is there twice")
+    if len(block.columns) != len(block.metrics):
+        raise WireError(f"{field}.columns", f"{len(block.columns)} columns for {len(block.metrics)} metrics")
+    _check_lengths(f"{field}.columns", block.columns, len(block.machine))
+
+
+def _check_dims(field: str, block: DimBlock, wire: WireBatch) -> None:
+    _check_rows(field, block, wire)
+    _check_lengths(f"{field}.labels", block.labels, len(block.machine))
+    if len(block.values) != len(block.machine):
+        raise WireError(f"{field}.values", f"{len(block.values)} cells for {len(block.machine)} rows")
+
+
+def _check_lengths(field: str, columns: Iterable[Sequence[object]], rows: int) -> None:
+    for index, column in enumerate(columns):
+        if len(column) != rows:
+            raise WireError(f"{field}[{index}]", f"{len(column)} cells for {rows} rows")
+
+
+def _check_rows(field: str, block: SampleBlock | DimBlock, wire: WireBatch) -> None:
+    """Check what sample and dimension blocks have in common."""
+    if block.lane not in _LANES:
+        raise WireError(f"{field}.lane", f"not one of {', '.join(sorted(_LANES))}")
+    if block.provenance not in _PROVENANCES:
+        raise WireError(f"{field}.provenance", f"not one of {', '.join(sorted(_PROVENANCES))}")
+    rows = len(block.machine)
+    if not len(block.view) == len(block.measured_at) == len(block.driver_session) == len(block.absence) == rows:
+        for name in ("view", "measured_at", "driver_session", "absence"):
+            _check_lengths_of_one(f"{field}.{name}", getattr(block, name), rows)
+    _check_positions(f"{field}.machine", block.machine, "machines", len(wire.machines))
+    _check_positions(f"{field}.view", block.view, "views", len(wire.views))
+    _check_positions(f"{field}.absence", block.absence, "absences", len(wire.absences))
+
+
+def _check_lengths_of_one(field: str, entries: Sequence[object], rows: int) -> None:
+    if len(entries) != rows:
+        raise WireError(field, f"{len(entries)} entries for {rows} rows")
+
+
+def _check_positions(field: str, positions: list[int], name: str, count: int) -> None:
+    """The types have refused what is below 0 (or below -1, which says none)."""
+    highest = max(positions, default=-1)
+    if highest >= count:
+        raise WireError(f"{field}[{positions.index(highest)}]", f"{highest} points past the {count} {name}")
