@@ -22,6 +22,7 @@ async def read_once(
     twice: frozenset[str],
     clock: Clock,
     machine: Machine,
+    name: str | None = None,
 ) -> State:
     """Make one pass of every lane of every reader, all readers at once, and close them.
 
@@ -31,13 +32,14 @@ async def read_once(
         twice: readers whose fast lane is read a second time, because shares of time need two readings.
         clock: the clocks.
         machine: evidence until a reader brings better.
+        name: what to call the machine instead of its host name.
     """
     outcomes: list[Outcome] = []
     loops = [
         ReaderLoop(reader, intervals=intervals, timeout_seconds=seconds, clock=clock, report=outcomes.append)
         for reader, seconds in readers
     ]
-    state = State(machine, [status for loop in loops for status in loop.statuses])
+    state = State(machine, [status for loop in loops for status in loop.statuses], name=name)
 
     async def run(loop: ReaderLoop) -> None:
         try:

@@ -1,0 +1,16 @@
+"""Options that several commands share, so that they read the same everywhere."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+AgentUrl = Annotated[
+    str | None,
+    typer.Option("--agent", metavar="URL", help="Ask a running agent, such as http://127.0.0.1:9470."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The agent's configuration (TOML)."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]

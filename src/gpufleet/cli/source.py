@@ -1,0 +1,31 @@
+"""Where a command gets its snapshot: from this machine itself, or from a running agent."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from gpufleet.cli.errors import CommandError
+from gpufleet.cli.fetch import get
+from gpufleet.codecs.snapshot_json import decode_snapshot
+from gpufleet.config.agent import ENV_PREFIX, AgentConfig
+from gpufleet.config.load import load
+from gpufleet.model.errors import WireError
+from gpufleet.model.snapshot import Snapshot
+
+
+def take_snapshot(agent: str | None, config: Path | None) -> Snapshot:
+    """Ask the agent at the URL, or read this machine as the agent's configuration says.
+
+    Raises:
+        CommandError: if the agent does not answer with a snapshot.
+        ConfigError: if the configuration is wrong.
+    """
+    if agent is not None:
+        try:
+            return decode_snapshot(get(agent, "/v1/snapshot"))
+        except WireError as error:
+            raise CommandError(f"{agent} does not answer with a snapshot of this version: {error}") from error
+    from gpufleet.wiring.once import snapshot_once
+
+    settings = load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={})
+    return asyncio.run(snapshot_once(settings))

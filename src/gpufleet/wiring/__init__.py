@@ -1,0 +1,1 @@
+"""Literal registries, and construction from configuration. Each file puts one daemon together."""

@@ -1,0 +1,33 @@
+"""A snapshot of this machine without an agent."""
+
+import socket
+
+from gpufleet.agent.assemble import assemble
+from gpufleet.agent.once import read_once
+from gpufleet.config.agent import AgentConfig
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.ports import Clock
+from gpufleet.wiring.clock import SystemClock
+from gpufleet.wiring.readers import READ_TWICE, make_readers
+
+
+async def snapshot_once(config: AgentConfig) -> Snapshot:
+    """Read everything once, as the configuration says, and assemble it."""
+    clock: Clock = SystemClock()
+    state = await read_once(
+        make_readers(config.readers, clock),
+        intervals=intervals(config),
+        twice=READ_TWICE,
+        clock=clock,
+        machine=Machine(name=config.node or socket.gethostname()),
+        name=config.node,
+    )
+    capabilities = {"push": "not asked for: this is one look at the machine"}
+    return assemble(state, now=clock.monotonic(), now_ns=clock.now_ns(), capabilities=capabilities)
+
+
+def intervals(config: AgentConfig) -> dict[Lane, float]:
+    """Return the seconds between passes of each lane."""
+    return {Lane.FAST: config.lanes.fast, Lane.SLOW: config.lanes.slow, Lane.STATIC: config.lanes.static}
