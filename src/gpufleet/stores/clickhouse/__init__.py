@@ -1,0 +1,5 @@
+"""The store in the ClickHouse dialect: one schema from an embedded file to a cluster."""
+
+from gpufleet.stores.clickhouse.store import ClickHouseStore, TableStats
+
+__all__ = ["ClickHouseStore", "TableStats"]

@@ -1,0 +1,64 @@
+"""Brings a database to this build's tables, forward only."""
+
+import time
+from collections.abc import Sequence
+
+from gpufleet.model.catalogue import CATALOGUE_VERSION
+from gpufleet.model.errors import StoreError
+from gpufleet.stores.clickhouse.arrow import arrow_table
+from gpufleet.stores.clickhouse.client import Handle
+from gpufleet.stores.clickhouse.columns import Columns
+from gpufleet.stores.clickhouse.schema import (
+    MIGRATIONS,
+    SCHEMA_VERSION,
+    Engine,
+    Table,
+    render_alters,
+    render_create,
+)
+
+_COLUMNS = """
+SELECT table, name, type FROM system.columns
+WHERE database = currentDatabase() AND table IN {names:Array(String)}
+"""
+
+
+def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str]:
+    """Make what is missing, add columns that the catalogue gained, and write down what was done.
+
+    A catalogue newer than this build's is no obstacle: it only ever adds columns, which this build
+    does not look at. A newer schema is.
+
+    Returns:
+        The statements that changed something; nothing where the database was up to date.
+
+    Raises:
+        StoreError: if the database was written by a newer schema.
+    """
+    handle.command(render_create(MIGRATIONS, engine))
+    newest = handle.query("SELECT max(version) FROM schema_migrations").result_rows[0][0]
+    if newest > SCHEMA_VERSION:
+        raise StoreError(
+            f"the store has schema version {newest}, this build knows {SCHEMA_VERSION}: run a newer gpufleet"
+        )
+    present: dict[str, dict[str, str]] = {}
+    names = [table.name for table in tables]
+    for table_name, column, type_ in handle.query(_COLUMNS, parameters={"names": names}).result_rows:
+        present.setdefault(table_name, {})[column] = type_
+    statements: list[str] = []
+    for table in tables:
+        if table.name in present:
+            statements += render_alters(table, present[table.name])
+        else:
+            statements.append(render_create(table, engine))
+    for statement in statements:
+        handle.command(statement)
+    if statements:
+        row: Columns = {
+            "version": [SCHEMA_VERSION],
+            "catalogue": [CATALOGUE_VERSION],
+            "applied_at": [time.time_ns()],
+            "statements": [statements],
+        }
+        handle.insert_arrow(MIGRATIONS.name, arrow_table(MIGRATIONS, row))
+    return statements

@@ -1,0 +1,148 @@
+"""What is said of machines beside their samples, to the columns of the small tables. Pure."""
+
+from collections.abc import Iterator
+
+from gpufleet.model.holding import Holder, Holding
+from gpufleet.model.machine import PciFunction
+from gpufleet.model.stored import Accepted
+from gpufleet.model.view import View
+from gpufleet.model.wire import DimBlock, SampleBlock
+from gpufleet.stores.clickhouse.columns import Rows
+from gpufleet.stores.clickhouse.samples import MACHINE_ITSELF
+from gpufleet.stores.clickhouse.schema import EVENTS, HOLDINGS, INVENTORY, READER_STATUS, VIEWS
+from gpufleet.stores.clickhouse.sets import Known, inventory_set_id, view_attributes_id
+
+
+def seen_views(accepted: Accepted) -> Iterator[tuple[str, View, str]]:
+    """Yield (machine, view, reader) of every view that something in the batch is about, once each.
+
+    An event is told by a machine, not by a named reader: its reader is an empty text.
+    """
+    batch = accepted.batch
+    pairs: set[tuple[int, int, str]] = set()
+    blocks: list[SampleBlock | DimBlock] = [*batch.samples, *batch.dims]
+    for block in blocks:
+        subjects = set(zip(block.machine, block.view, strict=True))
+        pairs.update((machine, view, block.reader) for machine, view in subjects)
+    for machine, view, reader in sorted(pairs):
+        if view >= 0:
+            yield accepted.machine_ids[machine], batch.views[view], reader
+    for part in batch.parts:
+        for event in part.events:
+            if event.view is not None:
+                yield accepted.machine_ids[part.machine], event.view, ""
+
+
+class PartRows:
+    """Gathers events, reader status, holdings, inventory and views of many batches."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self.tables = {
+            table.name: Rows(column.name for column in table.columns)
+            for table in (VIEWS, READER_STATUS, EVENTS, HOLDINGS, INVENTORY)
+        }
+
+    def add(self, accepted: Accepted) -> None:
+        """Add what a batch says."""
+        for machine, view, reader in seen_views(accepted):
+            self._add_view(accepted, machine, view, reader)
+        batch = accepted.batch
+        for part in batch.parts:
+            machine = accepted.machine_ids[part.machine]
+            for status in part.readers:
+                self.tables["reader_status"].add(
+                    batch.cluster,
+                    machine,
+                    status.reader,
+                    status.lane.value,
+                    status.state.value,
+                    status.interval_seconds,
+                    status.last_attempt,
+                    status.last_success,
+                    status.duration_seconds,
+                    status.failures,
+                    status.error_class,
+                    status.last_error,
+                    batch.sent_at,
+                    accepted.received_at,
+                )
+            for event in part.events:
+                attributes = sorted(event.attributes.items())
+                self.tables["events"].add(
+                    batch.cluster,
+                    machine,
+                    event.view.key if event.view else MACHINE_ITSELF,
+                    event.at,
+                    event.kind,
+                    event.code,
+                    [name for name, _ in attributes],
+                    [text for _, text in attributes],
+                    accepted.received_at,
+                )
+            for holding in part.holdings:
+                self._add_holding(accepted, machine, holding)
+            if part.inventory is not None:
+                self._add_inventory(accepted, machine, part.inventory)
+
+    def _add_view(self, accepted: Accepted, machine: str, view: View, reader: str) -> None:
+        batch = accepted.batch
+        subject = (batch.cluster, machine, view.key, reader)
+        attributes = view_attributes_id(view)
+        last, reported_at = self._known.views.get(subject, (None, batch.sent_at))
+        if last == attributes or reported_at > batch.sent_at:
+            return
+        self._known.views[subject] = (attributes, batch.sent_at)
+        self.tables["views"].add(
+            *subject,
+            view.kind.value,
+            view.side.value,
+            view.uuid,
+            view.pci_address,
+            view.instance,
+            view.parent,
+            view.index,
+            batch.sent_at,
+        )
+
+    def _add_holding(self, accepted: Accepted, machine: str, holding: Holding) -> None:
+        parent = _holder(holding.parent) if holding.parent else ("", "", "", "")
+        self.tables["holdings"].add(
+            accepted.batch.cluster,
+            machine,
+            holding.view,
+            *_holder(holding.holder),
+            *parent,
+            holding.share.value,
+            holding.since,
+            holding.until,
+            list(holding.methods),
+            holding.verdict.value,
+            accepted.batch.sent_at,
+            accepted.received_at,
+        )
+
+    def _add_inventory(self, accepted: Accepted, machine: str, functions: list[PciFunction]) -> None:
+        batch = accepted.batch
+        subject = (batch.cluster, machine)
+        number = inventory_set_id(functions)
+        if self._known.inventory.get(subject) == number:
+            return
+        self._known.inventory[subject] = number
+        self.tables["inventory"].add(
+            *subject,
+            batch.sent_at,
+            accepted.received_at,
+            number,
+            [function.address for function in functions],
+            [function.vendor for function in functions],
+            [function.device for function in functions],
+            [function.class_code for function in functions],
+            [function.driver for function in functions],
+            [function.numa_node for function in functions],
+            [function.physical_function for function in functions],
+        )
+
+
+def _holder(holder: Holder) -> tuple[str, str, str, str]:
+    return holder.kind.value, holder.id, holder.name, holder.namespace

@@ -1,0 +1,152 @@
+"""Sample blocks to the columns of `samples` and `latest`. Pure, and a column at a time."""
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
+from gpufleet.model.errors import StoreError
+from gpufleet.model.stored import Accepted
+from gpufleet.model.wire import Cell, SampleBlock
+from gpufleet.stores.clickhouse.columns import Coded, Columns, Ragged
+from gpufleet.stores.clickhouse.sets import EMPTY, Known, Subject, info_set_id
+
+InfoRow = tuple[Subject, int, int, int, list[tuple[str, str]]]
+"""(cluster, machine, view, reader, lane), set id, since, received_at, (metric, text) pairs."""
+
+MACHINE_ITSELF = ""
+"""What stands in the column `view` of a row about the machine."""
+
+
+def stored_numbers(metric: Metric, cells: list[Cell]) -> list[Cell]:
+    """Return the cells as they are stored: a state as its position among the metric's states.
+
+    Raises:
+        StoreError: if a cell is not one of the states.
+    """
+    if metric.type is not ValueType.ENUM:
+        return cells
+    positions: dict[Cell, Cell] = {name: position for position, name in enumerate(metric.states)}
+    positions[None] = None
+    try:
+        return list(map(positions.__getitem__, cells))
+    except (KeyError, TypeError) as error:
+        raise StoreError(f"{metric.name}: {error} is not one of its states {', '.join(metric.states)}") from error
+
+
+def batch_codes(accepted: Accepted, machines: Coded, views: Coded) -> tuple[list[int], list[int]]:
+    """Return the batch's machines and views as numbers of the columns' texts; view -1 is the machine itself."""
+    machine_codes = [machines.number(machine) for machine in accepted.machine_ids]
+    view_codes = [views.number(view.key) for view in accepted.batch.views]
+    return machine_codes, [*view_codes, views.number(MACHINE_ITSELF)]
+
+
+class SampleRows:
+    """Gathers sample blocks of many batches."""
+
+    def __init__(self, known: Known) -> None:
+        self.info: list[InfoRow] = []
+        self._known = known
+        self._rows = 0
+        self._texts = {
+            name: Coded() for name in ("cluster", "machine", "view", "reader", "lane", "provenance", "epoch")
+        }
+        self._numbers: dict[str, list[int]] = {
+            name: [] for name in ("measured_at", "received_at", "seq", "driver_session", "absence_set", "info_set")
+        }
+        self._core: dict[str, list[Cell]] = {}
+        self._tails = {
+            name: Ragged() for name in ("tail_int_ids", "tail_int_values", "tail_float_ids", "tail_float_values")
+        }
+
+    def add(self, accepted: Accepted, absence_ids: Sequence[int]) -> None:
+        """Add every sample block of a batch; `absence_ids` are the ids of `batch.absences`."""
+        batch = accepted.batch
+        texts = self._texts
+        machine_codes, view_codes = batch_codes(accepted, texts["machine"], texts["view"])
+        absences = [*absence_ids, EMPTY]
+        for block in batch.samples:
+            count = len(block.measured_at)
+            texts["cluster"].repeat(batch.cluster, count)
+            texts["machine"].rows.extend(map(machine_codes.__getitem__, block.machine))
+            texts["view"].rows.extend(map(view_codes.__getitem__, block.view))
+            texts["reader"].repeat(block.reader, count)
+            texts["lane"].repeat(block.lane, count)
+            texts["provenance"].repeat(block.provenance, count)
+            texts["epoch"].repeat(batch.epoch, count)
+            numbers = self._numbers
+            numbers["measured_at"].extend(block.measured_at)
+            numbers["received_at"].extend([accepted.received_at] * count)
+            numbers["seq"].extend([batch.seq] * count)
+            numbers["driver_session"].extend(block.driver_session)
+            numbers["absence_set"].extend(map(absences.__getitem__, block.absence))
+            self._add_values(accepted, block, count)
+            self._rows += count
+
+    def _add_values(self, accepted: Accepted, block: SampleBlock, count: int) -> None:
+        tail_ints: list[tuple[Metric, list[Cell]]] = []
+        tail_floats: list[tuple[Metric, list[Cell]]] = []
+        infos: list[tuple[str, list[Cell]]] = []
+        for name, cells in zip(block.metrics, block.columns, strict=True):
+            metric = CATALOGUE[name]
+            if metric.storage is Storage.CORE:
+                column = self._core.setdefault(name, [])
+                column.extend([None] * (self._rows - len(column)))
+                column.extend(stored_numbers(metric, cells))
+            elif metric.storage is Storage.INFO:
+                infos.append((name, cells))
+            elif metric.type is ValueType.FLOAT:
+                tail_floats.append((metric, cells))
+            else:
+                tail_ints.append((metric, stored_numbers(metric, cells)))
+        self._add_tail("tail_int", tail_ints, count)
+        self._add_tail("tail_float", tail_floats, count)
+        self._add_info(accepted, block, infos, count)
+
+    def _add_tail(self, name: str, metrics: list[tuple[Metric, list[Cell]]], count: int) -> None:
+        ids, values = self._tails[f"{name}_ids"], self._tails[f"{name}_values"]
+        width = len(metrics)
+        row_ids = [metric.id for metric, _ in metrics]
+        flat = list(chain.from_iterable(zip(*(cells for _, cells in metrics), strict=True)))
+        if None in flat:
+            for start in range(0, len(flat), width):
+                present = [(i, v) for i, v in zip(row_ids, flat[start : start + width], strict=True) if v is not None]
+                ids.add([i for i, _ in present])
+                values.add([v for _, v in present])
+            return
+        for column, elements in ((ids, row_ids * count), (values, flat)):
+            column.counts.extend([width] * count)
+            column.flat.extend(elements)
+
+    def _add_info(
+        self, accepted: Accepted, block: SampleBlock, infos: list[tuple[str, list[Cell]]], count: int
+    ) -> None:
+        sets = self._numbers["info_set"]
+        if not infos:
+            sets.extend([EMPTY] * count)
+            return
+        batch = accepted.batch
+        names = [name for name, _ in infos]
+        for row, cells in enumerate(zip(*(cells for _, cells in infos), strict=True)):
+            texts = [(name, str(cell)) for name, cell in zip(names, cells, strict=True) if cell is not None]
+            number = info_set_id(texts)
+            sets.append(number)
+            view = block.view[row]
+            key = batch.views[view].key if view >= 0 else MACHINE_ITSELF
+            subject = (batch.cluster, accepted.machine_ids[block.machine[row]], key, block.reader, block.lane)
+            if number != EMPTY and self._known.info.get(subject) != number:
+                self.info.append((subject, number, block.measured_at[row], accepted.received_at, texts))
+                self._known.info[subject] = number
+
+    @property
+    def columns(self) -> Columns:
+        """Everything gathered, as columns; a core metric that came in no block has none."""
+        for column in self._core.values():
+            column.extend([None] * (self._rows - len(column)))
+        return {**self._texts, **self._numbers, **self._core, **self._tails}
+
+
+def info_rows(rows: Sequence[InfoRow]) -> Iterator[tuple[object, ...]]:
+    """Return the rows of the table `info`: one a text."""
+    for subject, number, since, received_at, texts in rows:
+        for metric, text in texts:
+            yield (*subject, number, since, received_at, metric, text)

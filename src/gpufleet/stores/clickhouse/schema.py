@@ -1,0 +1,336 @@
+"""The tables, rendered from the catalogue. Pure: records in, statements out.
+
+Every table is a ReplacingMergeTree whose sorting key is the identity of a row: what arrives twice
+collapses. Only the engine clause differs between an embedded file, a server and a replicated cluster.
+"""
+
+import enum
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gpufleet.model.catalogue import CORE_METRICS, Metric, ValueType
+
+SCHEMA_VERSION = 1
+"""Raised when tables change in a way that the catalogue does not cause; a store of a newer one is refused."""
+
+DEDUPLICATION_WINDOW = 10_000
+"""Insert tokens each table remembers: at one write a second, longer than a crash and its replay take."""
+
+TEXT = "LowCardinality(String)"
+STRING = "String"
+INSTANT = "DateTime64(9, 'UTC')"
+
+
+class Engine(enum.StrEnum):
+    """What stands in the engine clause."""
+
+    PLAIN = "plain"  # embedded, or one server
+    REPLICATED = "replicated"  # servers with a Keeper; path and replica name are the servers' defaults
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column.
+
+    Attributes:
+        name: as in SQL.
+        type: ClickHouse type.
+        codec: compression, or empty for the server's default (LZ4).
+    """
+
+    name: str
+    type: str
+    codec: str = "ZSTD(1)"
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """One table.
+
+    Attributes:
+        name: as in SQL.
+        columns: in order.
+        key: sorting key: the identity of a row.
+        version: column whose greatest value wins among rows of one identity, or empty for the last written.
+        partition: expression, or empty for one partition.
+        granularity: rows a mark of the index; small where single machines are looked up in wide rows.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    version: str = ""
+    partition: str = ""
+    granularity: int = 8192
+
+
+SUBJECT = (
+    Column("cluster", TEXT),
+    Column("machine", TEXT),
+    Column("view", STRING),
+)
+"""What a row is about: the cluster's id, the hub's id of the machine, and the view's key or '' for the machine."""
+
+_LANE = (Column("reader", TEXT), Column("lane", TEXT))
+_RECEIVED = Column("received_at", INSTANT, "Delta, ZSTD(1)")
+_REPORTED = Column("reported_at", INSTANT)
+_SAMPLE_KEY = ("cluster", "machine", "view", "reader", "lane", "measured_at")
+
+_SAMPLE_HEAD = (
+    *SUBJECT,
+    *_LANE,
+    Column("provenance", TEXT),
+    Column("measured_at", INSTANT, "DoubleDelta, ZSTD(1)"),
+    _RECEIVED,
+    Column("epoch", TEXT),
+    Column("seq", "UInt64", "Delta, ZSTD(1)"),
+    Column("driver_session", "UInt64"),
+    Column("absence_set", "UInt64"),
+    Column("info_set", "UInt64"),
+)
+
+_SAMPLE_TAIL = (
+    Column("tail_int_ids", "Array(UInt16)"),
+    Column("tail_int_values", "Array(UInt64)"),
+    Column("tail_float_ids", "Array(UInt16)"),
+    Column("tail_float_values", "Array(Float64)"),
+)
+
+
+def metric_type(metric: Metric) -> str:
+    """Return the type of a core metric's column.
+
+    Raises:
+        ValueError: for a text: texts are kept in the table `info`.
+    """
+    match metric.type:
+        case ValueType.INT:
+            return "Nullable(UInt64)" if metric.low is not None and metric.low >= 0 else "Nullable(Int64)"
+        case ValueType.FLOAT:
+            return "Nullable(Float64)"
+        case ValueType.ENUM:
+            names = ", ".join(f"'{name}' = {position}" for position, name in enumerate(metric.states))
+            return f"Nullable(Enum8({names}))"
+        case ValueType.TEXT:
+            raise ValueError(f"{metric.name}: a text has no column in samples")
+
+
+def _metric_column(metric: Metric) -> Column:
+    return Column(metric.name, metric_type(metric))
+
+
+def _sample_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
+    return (*_SAMPLE_HEAD, *map(_metric_column, metrics), *_SAMPLE_TAIL)
+
+
+def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[Table, ...]:
+    """Return every table, with a column in `samples` and `latest` for each of the core metrics."""
+    samples = _sample_columns(core)
+    return (
+        Table(name="samples", columns=samples, key=_SAMPLE_KEY, partition="toDate(measured_at)"),
+        Table(name="latest", columns=samples, key=_SAMPLE_KEY[:-1], version="measured_at", granularity=256),
+        DIM_SAMPLES,
+        ABSENCE_SETS,
+        INFO,
+        VIEWS,
+        READER_STATUS,
+        EVENTS,
+        HOLDINGS,
+        INVENTORY,
+    )
+
+
+DIM_SAMPLES = Table(
+    name="dim_samples",
+    columns=(
+        *SUBJECT,
+        *_LANE,
+        Column("provenance", TEXT),
+        Column("measured_at", INSTANT, "Delta, ZSTD(1)"),
+        _RECEIVED,
+        Column("driver_session", "UInt64"),
+        Column("metric", TEXT),
+        Column("labels", "Array(String)"),
+        Column("int_value", "Nullable(UInt64)"),
+        Column("float_value", "Nullable(Float64)"),
+        Column("absence_set", "UInt64"),
+    ),
+    key=(*_SAMPLE_KEY, "metric", "labels"),
+    partition="toDate(measured_at)",
+)
+
+ABSENCE_SETS = Table(
+    name="absence_sets",
+    columns=(
+        Column("id", "UInt64"),
+        Column("metrics", "Array(String)"),
+        Column("reasons", "Array(String)"),
+        Column("details", "Array(String)"),
+    ),
+    key=("id",),
+    granularity=256,
+)
+
+INFO = Table(
+    name="info",
+    columns=(
+        *SUBJECT,
+        *_LANE,
+        Column("info_set", "UInt64"),
+        Column("since", INSTANT),
+        _RECEIVED,
+        Column("metric", TEXT),
+        Column("text", STRING),
+    ),
+    key=("cluster", "machine", "view", "reader", "lane", "info_set", "since", "metric"),
+    granularity=256,
+)
+
+VIEWS = Table(
+    name="views",
+    columns=(
+        *SUBJECT,
+        Column("reader", TEXT),
+        Column("kind", TEXT),
+        Column("side", TEXT),
+        Column("uuid", "Nullable(String)"),
+        Column("pci_address", "Nullable(String)"),
+        Column("instance", "Nullable(String)"),
+        Column("parent", "Nullable(String)"),
+        Column("index", "Nullable(Int64)"),
+        _REPORTED,
+    ),
+    key=("cluster", "machine", "view", "reader"),
+    version="reported_at",
+    granularity=256,
+)
+
+READER_STATUS = Table(
+    name="reader_status",
+    columns=(
+        *SUBJECT[:2],
+        *_LANE,
+        Column("state", TEXT),
+        Column("interval_seconds", "Float64"),
+        Column("last_attempt", f"Nullable({INSTANT})"),
+        Column("last_success", f"Nullable({INSTANT})"),
+        Column("duration_seconds", "Float64"),
+        Column("failures", "UInt64"),
+        Column("error_class", STRING),
+        Column("last_error", STRING),
+        _REPORTED,
+        _RECEIVED,
+    ),
+    key=("cluster", "machine", "reader", "lane"),
+    version="reported_at",
+    granularity=256,
+)
+
+EVENTS = Table(
+    name="events",
+    columns=(
+        *SUBJECT,
+        Column("at", INSTANT),
+        Column("kind", TEXT),
+        Column("code", "Int64"),
+        Column("attribute_names", "Array(String)"),
+        Column("attribute_values", "Array(String)"),
+        _RECEIVED,
+    ),
+    key=("cluster", "machine", "at", "view", "kind", "code", "attribute_names", "attribute_values"),
+    partition="toYYYYMM(at)",
+)
+
+_HOLDER = ("kind", "id", "name", "namespace")
+
+HOLDINGS = Table(
+    name="holdings",
+    columns=(
+        *SUBJECT,
+        *(Column(f"holder_{part}", STRING) for part in _HOLDER),
+        *(Column(f"parent_{part}", STRING) for part in _HOLDER),
+        Column("share", TEXT),
+        Column("since", INSTANT),
+        Column("until", f"Nullable({INSTANT})"),
+        Column("methods", "Array(String)"),
+        Column("verdict", TEXT),
+        _REPORTED,
+        _RECEIVED,
+    ),
+    key=("cluster", "machine", "view", "holder_kind", "holder_id", "since"),
+    version="reported_at",
+)
+
+INVENTORY = Table(
+    name="inventory",
+    columns=(
+        *SUBJECT[:2],
+        _REPORTED,
+        _RECEIVED,
+        Column("inventory_set", "UInt64"),
+        Column("addresses", "Array(String)"),
+        Column("vendors", "Array(UInt32)"),
+        Column("devices", "Array(UInt32)"),
+        Column("class_codes", "Array(UInt32)"),
+        Column("drivers", "Array(Nullable(String))"),
+        Column("numa_nodes", "Array(Nullable(Int32))"),
+        Column("physical_functions", "Array(Nullable(String))"),
+    ),
+    key=("cluster", "machine", "reported_at"),
+)
+
+MIGRATIONS = Table(
+    name="schema_migrations",
+    columns=(
+        Column("version", "UInt32"),
+        Column("catalogue", "UInt32"),
+        Column("applied_at", INSTANT),
+        Column("statements", "Array(String)"),
+    ),
+    key=("version", "catalogue", "applied_at"),
+)
+
+
+def render_column(column: Column) -> str:
+    """Return the column as CREATE and ALTER take it."""
+    codec = f" CODEC({column.codec})" if column.codec else ""
+    return f"`{column.name}` {column.type}{codec}"
+
+
+def render_create(table: Table, engine: Engine = Engine.PLAIN) -> str:
+    """Return the statement that makes the table where it is missing."""
+    replicated = engine is Engine.REPLICATED
+    window = "replicated_deduplication_window" if replicated else "non_replicated_deduplication_window"
+    settings = {
+        "index_granularity": table.granularity,
+        window: DEDUPLICATION_WINDOW,
+        "fsync_after_insert": 1,
+        "fsync_part_directory": 1,
+    }
+    clauses = [
+        f"CREATE TABLE IF NOT EXISTS {table.name} (",
+        ",\n".join(f"    {render_column(column)}" for column in table.columns),
+        f") ENGINE = {'Replicated' if replicated else ''}ReplacingMergeTree({table.version})",
+        *([f"PARTITION BY {table.partition}"] if table.partition else []),
+        f"ORDER BY ({', '.join(table.key)})",
+        "SETTINGS " + ", ".join(f"{name} = {value}" for name, value in settings.items()),
+    ]
+    return "\n".join(clauses)
+
+
+def render_alters(table: Table, present: dict[str, str]) -> list[str]:
+    """Return what brings an older table to this build: columns added, enumerations that gained names widened.
+
+    Args:
+        table: as this build wants it.
+        present: name to type of the columns that are there. What the table does not name is left alone.
+    """
+    statements = []
+    before = ""
+    for column in table.columns:
+        where = f" AFTER `{before}`" if before else " FIRST"
+        if column.name not in present:
+            statements.append(f"ALTER TABLE {table.name} ADD COLUMN IF NOT EXISTS {render_column(column)}{where}")
+        elif "Enum8(" in column.type and present[column.name] != column.type:
+            statements.append(f"ALTER TABLE {table.name} MODIFY COLUMN {render_column(column)}")
+        before = column.name
+    return statements

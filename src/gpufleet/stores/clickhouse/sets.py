@@ -1,0 +1,71 @@
+"""Sets that are kept once and pointed at by 8 bytes a row: why values are absent, what the texts are."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gpufleet.model.machine import PciFunction
+from gpufleet.model.view import View
+from gpufleet.model.wire import WireAbsence
+
+EMPTY = 0
+"""Id of the empty set; it has no row."""
+
+Subject = tuple[str, ...]
+"""What a remembered thing belongs to: cluster, machine, and view, reader or lane as it needs."""
+
+_KNOWN_LIMIT = 1_000_000
+
+
+def set_id(content: object) -> int:
+    """Return the 64-bit id of anything msgpack can write; equal content, equal id, on every machine."""
+    digest = hashlib.blake2b(msgspec.msgpack.encode(content, order="deterministic"), digest_size=8)
+    return int.from_bytes(digest.digest(), "little") or 1
+
+
+def absence_set_id(absences: Iterable[WireAbsence]) -> int:
+    """Return the id of a set of absences, whatever order it came in."""
+    triples = sorted((absence.metric, absence.reason.value, absence.detail) for absence in absences)
+    return set_id(triples) if triples else EMPTY
+
+
+def info_set_id(texts: Sequence[tuple[str, str]]) -> int:
+    """Return the id of (metric, text) pairs, whatever order they came in."""
+    return set_id(sorted(texts)) if texts else EMPTY
+
+
+def inventory_set_id(functions: Sequence[PciFunction]) -> int:
+    """Return the id of a list of PCI functions; an empty list has one too, for it is news as well."""
+    return set_id(sorted(functions, key=lambda function: function.address))
+
+
+def view_attributes_id(view: View) -> int:
+    """Return the id of everything said of a view."""
+    return set_id(view)
+
+
+class Known:
+    """What the store is known to hold, so that it is not written again.
+
+    Forgetting is harmless: what is written twice collapses in the store. So the memory is bounded by
+    forgetting everything when it is full.
+    """
+
+    def __init__(self) -> None:
+        self.absence_sets: set[int] = set()
+        self.info: dict[Subject, int] = {}
+        self.views: dict[Subject, tuple[int, int]] = {}
+        self.inventory: dict[Subject, int] = {}
+
+    def trim(self) -> None:
+        """Forget what has grown past the bound."""
+        memories: tuple[set[int] | dict[Subject, int] | dict[Subject, tuple[int, int]], ...] = (
+            self.absence_sets,
+            self.info,
+            self.views,
+            self.inventory,
+        )
+        for memory in memories:
+            if len(memory) > _KNOWN_LIMIT:
+                memory.clear()

@@ -1,0 +1,139 @@
+"""The store: `ports.Store` over a ClickHouse dialect, embedded or on a server."""
+
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+import msgspec
+
+from gpufleet.model.errors import StoreError
+from gpufleet.model.reading import Value
+from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored import Accepted, StoredSample
+from gpufleet.stores.clickhouse.arrow import arrow_table
+from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, parse_dsn, translated
+from gpufleet.stores.clickhouse.latest import fetch_latest
+from gpufleet.stores.clickhouse.lock import FolderLock
+from gpufleet.stores.clickhouse.migrate import migrate
+from gpufleet.stores.clickhouse.readers import fetch_readers
+from gpufleet.stores.clickhouse.rows import build
+from gpufleet.stores.clickhouse.schema import tables
+from gpufleet.stores.clickhouse.series import fetch_series
+from gpufleet.stores.clickhouse.sets import Known
+
+_STATS = """
+SELECT table, sum(rows), sum(bytes_on_disk), count() FROM system.parts
+WHERE database = currentDatabase() AND active GROUP BY table ORDER BY table
+"""
+
+_KNOWN_INFO = "SELECT cluster, machine, view, reader, lane, info_set FROM latest FINAL WHERE info_set != 0"
+
+_KNOWN_INVENTORY = (
+    "SELECT cluster, machine, argMax(inventory_set, reported_at) FROM inventory GROUP BY cluster, machine"
+)
+
+
+class TableStats(msgspec.Struct, frozen=True):
+    """Size of a table: rows (before what is written twice collapses), bytes on disk, and parts."""
+
+    rows: int
+    bytes: int
+    parts: int
+
+
+class ClickHouseStore:
+    """Keeps samples in ClickHouse tables: in a folder through chDB, or on a server.
+
+    The engine of a folder belongs to one process, one folder a process, and must not be used after a fork.
+    """
+
+    def __init__(self, dsn: Dsn, handles: Handles, lock: FolderLock | None) -> None:
+        self._dsn = dsn
+        self._handles = handles
+        self._lock = lock
+        self._writing = threading.Lock()
+        self._known: Known | None = None
+        self._tables = {table.name: table for table in tables()}
+
+    @classmethod
+    def open(cls, dsn: str) -> Self:
+        """Open the store at a DSN: `chdb:///absolute/folder` or `clickhouse://user:password@host:port/database`.
+
+        Raises:
+            StoreError: if the DSN is wrong, a library is missing, the machine cannot run the engine, another
+                process has the folder, or the server does not answer.
+        """
+        parsed = parse_dsn(dsn)
+        connect = connector(parsed)
+        lock = FolderLock(parsed.path) if parsed.path is not None else None
+        try:
+            return cls(parsed, Handles(parsed, connect), lock)
+        except StoreError:
+            if lock is not None:
+                lock.release()
+            raise
+
+    def migrate(self) -> None:
+        """Bring the tables to this build's, forward only; see `ports.Store`."""
+        self._handles.check()
+        with self._writing, translated(f"{self._dsn.shown}: migration"):
+            migrate(self._handles.writer, tuple(self._tables.values()), self._dsn.engine)
+
+    def write(self, accepted: Sequence[Accepted], token: str) -> None:
+        """Write all of it, durably, before returning; the same token again adds nothing. See `ports.Store`.
+
+        It is not one transaction: a write that failed half-way is completed by writing the same again.
+        """
+        self._handles.check()
+        with self._writing:
+            if self._known is None:
+                self._known = self._load_known()
+            known, self._known = self._known, None  # forgotten unless everything below succeeds
+            for name, columns in build(accepted, known).items():
+                rows = arrow_table(self._tables[name], columns)
+                with translated(f"{self._dsn.shown}: insert into {name}"):
+                    settings = {"insert_deduplication_token": f"{token}/{name}"}
+                    self._handles.writer.insert_arrow(name, rows, settings=settings)
+            known.trim()
+            self._known = known
+
+    def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
+        """Return the newest sample per view, reader and lane, in that order; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: latest"):
+            return fetch_latest(self._handles.reader, cluster, machine, view)
+
+    def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
+        """Return how each reader of the machine was doing when last heard of."""
+        with translated(f"{self._dsn.shown}: readers"):
+            return fetch_readers(self._handles.reader, cluster, machine)
+
+    def series(
+        self, cluster: str, machine: str, metrics: Sequence[str], start: int, end: int, step: int
+    ) -> dict[tuple[str | None, str], list[tuple[int, Value]]]:
+        """Return values over time; see `ports.Store`. At most 11,000 steps."""
+        with translated(f"{self._dsn.shown}: series"):
+            return fetch_series(self._handles.reader, cluster, machine, metrics, start, end, step)
+
+    def stats(self) -> dict[str, TableStats]:
+        """Return table name to size; a table without rows is not in it. Takes about a millisecond."""
+        with translated(f"{self._dsn.shown}: stats"):
+            rows = self._handles.reader.query(_STATS).result_rows
+        return {name: TableStats(count, size, parts) for name, count, size, parts in rows}
+
+    def close(self) -> None:
+        """Close; whatever `write` returned from stays. A second close does nothing."""
+        with self._writing:
+            self._handles.close()
+            if self._lock is not None:
+                self._lock.release()
+
+    def _load_known(self) -> Known:
+        known = Known()
+        handle: Handle = self._handles.writer
+        with translated(f"{self._dsn.shown}: what is known"):
+            known.absence_sets.update(row[0] for row in handle.query("SELECT id FROM absence_sets").result_rows)
+            for *subject, number in handle.query(_KNOWN_INFO).result_rows:
+                known.info[tuple(subject)] = number
+            for *subject, number in handle.query(_KNOWN_INVENTORY).result_rows:
+                known.inventory[tuple(subject)] = number
+        return known

@@ -1,0 +1,245 @@
+"""What is written comes out again: values, absences, texts, dimensions, views."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import StoreError
+from gpufleet.model.event import Event
+from gpufleet.model.holding import Holder, HolderKind, Holding, Verdict
+from gpufleet.model.machine import PciFunction
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import DimValue, Sample
+from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire import MachinePart
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.support.accepted import accept
+
+T0 = 1_700_000_000_123_456_789
+GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:1b:00.0", index=0)
+HOSTILE = "x' OR 1=1; DROP TABLE latest; -- \\ \n\t\0 {machine:String} %s $1 \u202e \U0001f4a9"
+
+
+def fast(at: int = T0, **values: object) -> Sample:
+    return Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=at, values=values)  # type: ignore[arg-type]
+
+
+def test_every_kind_of_value_comes_back_equal(store: ClickHouseStore, cluster: str) -> None:
+    sample = Sample(
+        view=GPU,
+        reader="nvml",
+        lane=Lane.FAST,
+        measured_at=T0,
+        values={
+            "gpu_utilization_ratio": 0.0,
+            "gpu_memory_used_bytes": 2**53 + 1,
+            "gpu_ecc_corrected_errors_total": 2**63 + 5,
+            "gpu_energy_joules_total": 1234567.25,
+            "gpu_state": "ok",
+            "gpu_bar1_used_bytes": 2**64 - 1,
+            "gpu_jpeg_utilization_ratio": 0.125,
+            "gpu_mig_mode": "enabled",
+            "gpu_power_watts": Absent(Reason.TIMEOUT, "nvmlDeviceGetPowerUsage"),
+            "gpu_video_clock_hertz": Absent(Reason.NOT_SUPPORTED),
+        },
+        dims=(
+            DimValue("gpu_clock_event_active", ("gpu_idle",), 1),
+            DimValue("gpu_clock_event_active", ("hw_thermal",), 0),
+            DimValue("gpu_fan_speed_ratio", ("0",), 0.5),
+            DimValue("gpu_fan_speed_ratio", ("1",), Absent(Reason.NOT_IN_GUEST, "a vGPU guest")),
+        ),
+        provenance=Provenance.SLICE_GUEST,
+        driver_session=2**63 + 7,
+    )
+    machine = Sample(
+        view=None,
+        reader="host",
+        lane=Lane.SLOW,
+        measured_at=T0 + 1,
+        values={},
+        dims=(DimValue("host_infiniband_port_state", ("mlx5_0", "1", "InfiniBand", ""), "active"),),
+    )
+    store.write([accept(cluster, "m", [sample, machine], received_at=T0 + NANOS)], f"{cluster}-t")
+    of_machine, of_gpu = store.latest(cluster, "m")
+    assert of_gpu.sample == sample
+    assert of_gpu.received_at == T0 + NANOS
+    assert isinstance(of_gpu.sample.values["gpu_memory_used_bytes"], int)
+    assert of_machine.sample == machine
+    assert store.latest(cluster, "m", GPU.key) == (of_gpu,)
+    assert store.latest(cluster, "m", "gpu/GPU-2") == ()
+    assert store.latest(cluster, "other") == ()
+
+
+def test_same_token_adds_nothing(store: ClickHouseStore, cluster: str) -> None:
+    batch = accept(cluster, "m", [fast(gpu_power_watts=100.0)])
+    for token in ("same", "same", "another"):
+        store.write([batch], f"{cluster}-{token}")
+    assert len(store.latest(cluster, "m")) == 1
+    points = store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + NANOS, NANOS)
+    assert points == {(GPU.key, "gpu_power_watts"): [(T0, 100.0)]}
+
+
+def test_an_older_sample_does_not_replace_a_newer_one(store: ClickHouseStore, cluster: str) -> None:
+    store.write([accept(cluster, "m", [fast(T0 + 10, gpu_power_watts=2.0)])], f"{cluster}-new")
+    store.write([accept(cluster, "m", [fast(T0, gpu_power_watts=1.0)])], f"{cluster}-late")
+    (stored,) = store.latest(cluster, "m")
+    assert stored.sample.values == {"gpu_power_watts": 2.0}
+
+
+def test_texts_are_those_of_the_newest_sample(store: ClickHouseStore, cluster: str) -> None:
+    def static(at: int, **values: object) -> Sample:
+        return Sample(view=GPU, reader="nvml", lane=Lane.STATIC, measured_at=at, values=values)  # type: ignore[arg-type]
+
+    first = static(T0, gpu_name="NVIDIA H200", gpu_serial="1", gpu_power_default_limit_watts=700.0)
+    gone = static(T0 + 1, gpu_name="NVIDIA H200", gpu_serial=Absent(Reason.NOT_PERMITTED))
+    again = static(T0 + 2, gpu_name="NVIDIA H200", gpu_serial="1", gpu_power_default_limit_watts=700.0)
+    for number, sample in enumerate((first, gone, again)):
+        store.write([accept(cluster, "m", [sample])], f"{cluster}-t{number}")
+        (stored,) = store.latest(cluster, "m")
+        assert stored.sample == sample
+
+
+def test_a_view_is_described_as_its_newest_report_does(store: ClickHouseStore, cluster: str) -> None:
+    for number, index in enumerate((0, 3)):
+        view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", index=index)
+        sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=T0 + number, values={})
+        store.write([accept(cluster, "m", [sample], sent_at=T0 + number)], f"{cluster}-t{number}")
+    old = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", index=7)
+    late = Sample(view=old, reader="nvml", lane=Lane.FAST, measured_at=T0 - 5, values={})
+    store.write([accept(cluster, "m", [late], sent_at=T0 - 5)], f"{cluster}-late")
+    (stored,) = store.latest(cluster, "m")
+    assert stored.sample.view is not None
+    assert stored.sample.view.index == 3
+
+
+def test_reader_status_is_the_newest_reported(store: ClickHouseStore, cluster: str) -> None:
+    ok = ReaderStatus(reader="nvml", lane=Lane.FAST, state=ReaderState.OK, interval_seconds=10, last_attempt=T0)
+    failed = ReaderStatus(
+        reader="nvml",
+        lane=Lane.FAST,
+        state=ReaderState.FAILED,
+        interval_seconds=10,
+        last_attempt=T0 + NANOS,
+        last_success=T0,
+        duration_seconds=0.25,
+        failures=3,
+        error_class="timeout",
+        last_error="Driver/library version mismatch",
+    )
+    store.write([accept(cluster, "m", part=MachinePart(machine=0, readers=[failed]), sent_at=T0 + 2)], f"{cluster}-a")
+    store.write([accept(cluster, "m", part=MachinePart(machine=0, readers=[ok]), sent_at=T0 + 1)], f"{cluster}-b")
+    assert store.readers(cluster, "m") == (failed,)
+    assert store.readers(cluster, "other") == ()
+
+
+def test_events_holdings_and_inventory_are_kept(store: ClickHouseStore, cluster: str) -> None:
+    part = MachinePart(
+        machine=0,
+        events=[
+            Event(view=GPU, kind="xid", code=79, at=T0, attributes={"pid": "1"}),
+            Event(view=None, kind="bound", at=T0),
+        ],
+        holdings=[
+            Holding(
+                view=GPU.key,
+                holder=Holder(kind=HolderKind.POD, id="uid", name="p", namespace="ns"),
+                since=T0,
+                methods=("kubelet",),
+                verdict=Verdict.AGREED,
+            )
+        ],
+        inventory=[PciFunction(address="0000:1b:00.0", vendor=0x10DE, device=0x2335, class_code=0x030200)],
+    )
+    before = store.stats()
+    for token in ("a", "b"):
+        store.write([accept(cluster, "m", part=part)], f"{cluster}-{token}")
+    store.write([accept(cluster, "m", part=MachinePart(machine=0, inventory=[]))], f"{cluster}-c")
+    after = store.stats()
+
+    def grown(table: str) -> int:
+        return after[table].rows - (before[table].rows if table in before else 0)
+
+    assert grown("inventory") == 2  # the second is the empty list: what changed
+    assert grown("events") >= 2
+    assert grown("holdings") >= 1
+
+
+def test_hostile_names_are_only_names(store: ClickHouseStore, cluster: str) -> None:
+    sample = Sample(
+        view=View(kind=ViewKind.GPU, side=Side.HOST, uuid=HOSTILE),
+        reader="nvml",
+        lane=Lane.FAST,
+        measured_at=T0,
+        values={"gpu_power_watts": Absent(Reason.DRIVER_ERROR, HOSTILE), "gpu_name": HOSTILE},
+        dims=(DimValue("gpu_fan_speed_ratio", (HOSTILE,), 1.0),),
+    )
+    named = cluster + HOSTILE
+    store.write([accept(named, HOSTILE, [sample])], HOSTILE)
+    assert sample.view is not None
+    (stored,) = store.latest(named, HOSTILE, sample.view.key)
+    assert stored.sample == sample
+    assert store.latest(HOSTILE, cluster) == ()
+    assert store.readers(named, HOSTILE) == ()
+    assert store.series(HOSTILE, HOSTILE, ["gpu_power_watts"], 0, 1, 1) == {}
+
+
+def test_threads_read_while_one_writes(store: ClickHouseStore, cluster: str) -> None:
+    rounds = 20
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def read() -> None:
+        newest = 0
+        try:
+            while not done.is_set():
+                for stored in store.latest(cluster, "m"):
+                    assert stored.sample.measured_at >= newest
+                    newest = stored.sample.measured_at
+                    assert stored.sample.values == {"gpu_power_watts": float(newest - T0)}
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(rounds):
+        store.write([accept(cluster, "m", [fast(T0 + number, gpu_power_watts=float(number))])], f"{cluster}-t{number}")
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    (stored,) = store.latest(cluster, "m")
+    assert stored.sample.measured_at == T0 + rounds - 1
+
+
+@pytest.mark.parametrize(
+    ("values", "column"),
+    [
+        ({"gpu_memory_used_bytes": -1}, "gpu_memory_used_bytes"),
+        ({"gpu_state": "odd"}, "gpu_state"),
+        ({"gpu_power_watts": "many"}, "gpu_power_watts"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_stops_nothing(
+    store: ClickHouseStore, cluster: str, values: dict[str, object], column: str
+) -> None:
+    with pytest.raises(StoreError, match=column):
+        store.write([accept(cluster, "m", [fast(**values)])], f"{cluster}-bad")
+    store.write([accept(cluster, "m", [fast(gpu_power_watts=1)])], f"{cluster}-good")
+    (stored,) = store.latest(cluster, "m")
+    assert stored.sample.values == {"gpu_power_watts": 1.0}
+
+
+def test_a_second_folder_in_the_same_process_is_refused(store: ClickHouseStore, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="chdb"):
+        ClickHouseStore.open(f"chdb://{tmp_path / 'other'}")
+
+
+def test_the_same_folder_twice_is_refused(store: ClickHouseStore, folder: Path) -> None:
+    with pytest.raises(StoreError, match="open"):
+        ClickHouseStore.open(f"chdb://{folder}")
