@@ -91,3 +91,7 @@ class FilesContract:
         (tmp_path / "a").write_text("x")
         fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/a", "/a", "/*")))
         assert fetched.files == {"/a": b"x"}
+
+    async def test_an_impossible_path_is_an_error(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/a\0b",), links=("/c\0",), filesystems=("/d\0",)))
+        assert fetched.errors == {"/a\0b": "EINVAL", "/c\0": "EINVAL", "/d\0": "EINVAL"}

@@ -102,8 +102,11 @@ class LocalFiles:
                 return OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             if not stat.S_ISREG(mode):
                 return OSError(errno.EINVAL, "not a regular file", path)
-            with open(where, "rb", buffering=0) as file:  # noqa: PTH123 - many thousand calls a pass
-                return _read_all(file.fileno(), path, limit)
+            descriptor = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return _read_all(descriptor, path, limit)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             return error
 

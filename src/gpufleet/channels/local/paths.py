@@ -27,8 +27,10 @@ def locate(root: Path, path: str, *, follow_last: bool = True) -> str:
     again at the root, and `..` never climbs above it. Under `/` the kernel does that itself.
 
     Raises:
-        OSError: ELOOP after 40 links, and whatever reading a link raises.
+        OSError: EINVAL for a path with a NUL, ELOOP after 40 links, and whatever reading a link raises.
     """
+    if "\0" in path:
+        raise OSError(errno.EINVAL, "a path has no NUL", path)
     if root == Path("/"):
         return path
     todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
@@ -54,9 +56,10 @@ def locate(root: Path, path: str, *, follow_last: bool = True) -> str:
 
 
 def expand(root: Path, pattern: str) -> list[str]:
-    """Return the paths that match `pattern`, sorted; a wildcard stays within its path segment.
+    """Return the paths that may match `pattern`, sorted; a wildcard stays within its path segment.
 
-    A folder that is not there has no matches.
+    A folder that is not there has no matches. Whether a literal name behind a wildcard is there is left to
+    whoever opens it: that saves a call a path.
 
     Raises:
         OSError: E2BIG past `MAX_MATCHES`; EACCES and the like for a folder that cannot be listed.
@@ -70,7 +73,7 @@ def expand(root: Path, pattern: str) -> list[str]:
         found = [f"{folder}/{name}" for folder in found for name in _names(root, folder) if matches(name)]
         if len(found) > MAX_MATCHES:
             raise OSError(errno.E2BIG, "too many matches", pattern)
-    return [path for path in found if _exists(root, path)]
+    return found
 
 
 def _names(root: Path, folder: str) -> list[str]:
@@ -78,13 +81,3 @@ def _names(root: Path, folder: str) -> list[str]:
         return sorted(os.listdir(locate(root, folder or "/")))  # noqa: PTH208 - names, not paths
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _exists(root: Path, path: str) -> bool:
-    try:
-        os.lstat(locate(root, path, follow_last=False))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True  # there, and unreadable: reading it will say why
-    return True

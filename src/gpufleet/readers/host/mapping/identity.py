@@ -44,8 +44,11 @@ FILES: dict[str, tuple[str, Callable[[bytes, str], str]]] = {
 }
 """Metric to the file it is, and its parser."""
 
-FIRMWARE = ("host_system_uuid", "host_system_serial", "host_system_vendor", "host_product_name", "host_bios_version")
-"""Metrics that say what firmware says: nonsense there is no failure of the pass."""
+OTHERS_SAY = (
+    "host_machine_id", "host_system_uuid", "host_system_serial", "host_system_vendor", "host_product_name",
+    "host_bios_version",
+)  # fmt: skip
+"""Metrics that firmware or the maker of an image fills in: nonsense there is absent, and no failure of the pass."""
 
 NOT_TOLD = Absent(Reason.NO_DATA, "this processor does not tell, and neither does DMI")
 NO_DRIVER = Absent(Reason.NO_DRIVER, "the kernel module nvidia is not loaded")
@@ -58,8 +61,8 @@ def map_identity(source: Source, disk: RootDisk, into: Readings) -> Machine | No
     """
     values = into.values
     for metric, (path, parse) in FILES.items():
-        if metric in FIRMWARE:
-            values[metric] = _take_firmware(source, path, parse)
+        if metric in OTHERS_SAY:
+            values[metric] = _take_said(source, path, parse)
         else:
             values[metric] = source.take(path, parse)
     if plan.NVIDIA_VERSION not in source.fetched.files:
@@ -88,7 +91,7 @@ def map_identity(source: Source, disk: RootDisk, into: Readings) -> Machine | No
     )
 
 
-def _take_firmware(source: Source, path: str, parse: Callable[[bytes, str], str]) -> str | Absent:
+def _take_said(source: Source, path: str, parse: Callable[[bytes, str], str]) -> str | Absent:
     content = source.fetched.files.get(path)
     if content is None:
         absent = source.absence(path)

@@ -49,12 +49,18 @@ def map_network(source: Source, into: Readings) -> None:
         else:
             into.dim("host_network_up", labels, operstate)
         if kind in LINKED_CLASSES:
-            speed = source.take(f"{folder}/speed", parse_speed)
-            into.dim("host_network_speed_bytes_per_second", labels, NO_LINK if speed is None else speed)
+            into.dim("host_network_speed_bytes_per_second", labels, _speed(source, f"{folder}/speed"))
         else:
             into.dim("host_network_speed_bytes_per_second", labels, MADE_UP)
         for metric, file in COUNTERS.items():
             into.dim(metric, labels, source.take(f"{folder}/{file}", _count))
+
+
+def _speed(source: Source, path: str) -> int | Absent:
+    """Take a link's speed; an interface that is set down or has none answers with an error or no file at all."""
+    speed = source.take(path, parse_speed)
+    untold = isinstance(speed, Absent) and speed.reason in (Reason.NO_DATA, Reason.NOT_SUPPORTED)
+    return NO_LINK if speed is None or untold else speed
 
 
 def map_infiniband(source: Source, into: Readings) -> None:

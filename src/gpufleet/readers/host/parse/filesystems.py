@@ -26,7 +26,7 @@ FOREIGN_FOLDERS = (
 FILE_MOUNTS = frozenset(("/etc/hosts", "/etc/hostname", "/etc/resolv.conf", "/dev/termination-log"))
 """Files that container engines mount: the node's disk, under a name that says nothing."""
 
-_ESCAPE = re.compile(r"\\([0-7]{3})", re.ASCII)
+_ESCAPE = re.compile(r"\\(040|011|012|043|134)", re.ASCII)  # what seq_path() and mangle() write so
 _DEVICE = re.compile(r"[0-9]{1,10}:[0-9]{1,10}", re.ASCII)
 
 

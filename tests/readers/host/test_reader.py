@@ -1,0 +1,175 @@
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpufleet.channels.local import LocalFiles
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.errors import ChannelError, ReaderError
+from gpufleet.model.reading import Sample
+from gpufleet.ports import Fetched, FetchPlan
+from gpufleet.readers.host import HostReader
+from tests.readers.host.machines import NOW, FixedClock, build, dims, read
+
+
+class TestFailures:
+    """One bad file costs its own readings, and is named."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        return build("bare_metal", tmp_path)
+
+    async def test_a_malformed_file_costs_its_own_readings(self, root: Path) -> None:
+        whole = await read(root, Lane.FAST)
+        (root / "proc/meminfo").write_text("MemTotal: lots\n")
+        got = await read(root, Lane.FAST)
+        assert got.errors == ("/proc/meminfo: 'MemTotal: lots' is not a field",)
+        changed = {m for m, value in got.samples[0].values.items() if value != whole.samples[0].values[m]}
+        assert changed == {m for m in whole.samples[0].values if m.startswith(("host_memory", "host_swap"))}
+        assert got.samples[0].values["host_memory_total_bytes"] == Absent(Reason.INVALID_VALUE, "/proc/meminfo")
+        assert got.samples[0].dims == whole.samples[0].dims
+
+    async def test_one_bad_counter_costs_itself(self, root: Path) -> None:
+        (root / "sys/class/net/bond0/statistics/rx_bytes").write_text(f"{2**64 - 1}\n")
+        got = await read(root, Lane.FAST)
+        received = dims(got.samples[0], "host_network_receive_bytes_total")
+        assert isinstance(received["bond0", "bond"], Absent)
+        assert sum(isinstance(value, Absent) for value in received.values()) == 1
+        assert len(got.errors) == 1
+
+    async def test_one_odd_function_costs_itself(self, root: Path) -> None:
+        (root / "sys/bus/pci/devices/0000:18:00.0/device").write_text("H200\n")
+        got = await read(root, Lane.SLOW)
+        assert got.inventory is not None
+        assert len(got.inventory) == 8
+        assert got.errors == ("/sys/bus/pci/devices/0000:18:00.0/device: 'H200' is not a hexadecimal number",)
+
+    @pytest.mark.parametrize(
+        ("name", "reason", "is_failure"),
+        [
+            ("ENOENT", Reason.NOT_SUPPORTED, True),
+            ("EACCES", Reason.NOT_PERMITTED, True),
+            ("EIO", Reason.DRIVER_ERROR, True),
+            ("ETIMEDOUT", Reason.TIMEOUT, True),
+            ("EFBIG", Reason.INVALID_VALUE, True),
+        ],
+    )
+    async def test_a_file_that_every_kernel_has(self, root: Path, name: str, reason: Reason, is_failure: bool) -> None:
+        got = await read(root, Lane.FAST, {"/proc/loadavg": name})
+        value = got.samples[0].values["host_load_1m"]
+        assert isinstance(value, Absent)
+        assert value.reason is reason
+        assert bool(got.errors) is is_failure
+
+    async def test_what_only_root_may_read_is_no_failure(self, root: Path) -> None:
+        path = "/sys/class/dmi/id/product_uuid"
+        got = await read(root, Lane.STATIC, {path: "EACCES"})
+        assert got.samples[0].values["host_system_uuid"] == Absent(Reason.NOT_PERMITTED, "root only")
+        assert got.machine is not None
+        assert got.machine.system_uuid is None
+        assert got.errors == ()
+
+    async def test_a_dead_filesystem_costs_itself(self, root: Path) -> None:
+        got = await read(root, Lane.SLOW, {"/lustre scratch": "ETIMEDOUT"})
+        sizes = dims(got.samples[0], "host_filesystem_size_bytes")
+        dead = [labels[0] for labels, value in sizes.items() if isinstance(value, Absent)]
+        assert dead == ["/lustre scratch"]
+        assert got.errors == ("/lustre scratch: ETIMEDOUT",)
+
+    async def test_pressure_switched_off_is_not_supported(self, root: Path) -> None:
+        got = await read(root, Lane.FAST, {f"/proc/pressure/{name}": "EOPNOTSUPP" for name in ("cpu", "io", "memory")})
+        ratios = dims(got.samples[0], "host_pressure_ratio")
+        for labels, value in ratios.items():
+            assert labels[0] == "irq" or (isinstance(value, Absent) and value.reason is Reason.NOT_SUPPORTED)
+        assert got.errors == ()
+
+    async def test_without_sysfs_there_is_no_inventory_instead_of_an_empty_one(self, root: Path) -> None:
+        shutil.rmtree(root / "sys/bus")
+        (root / "sys/kernel/uevent_seqnum").unlink()
+        got = await read(root, Lane.SLOW)
+        assert got.inventory is None
+        assert got.errors == ("/sys/bus/pci/drivers_autoprobe: ENOENT",)
+
+    async def test_without_a_pci_bus_the_inventory_is_empty(self, root: Path) -> None:
+        shutil.rmtree(root / "sys/bus")
+        assert (await read(root, Lane.SLOW)).inventory == ()
+
+    async def test_nothing_at_all_is_a_readers_error(self, tmp_path: Path) -> None:
+        with pytest.raises(ReaderError, match="/proc/"):
+            await read(tmp_path, Lane.FAST)
+
+    async def test_a_failing_channel_is_a_readers_error(self) -> None:
+        class Broken:
+            async def fetch(self, plan: FetchPlan) -> Fetched:
+                raise ChannelError("the guest is gone")
+
+        with pytest.raises(ReaderError, match="the guest is gone") as caught:
+            await HostReader(Broken(), FixedClock()).read(Lane.FAST)
+        assert caught.value.absence is Reason.READER_FAILED
+
+
+class TestRounds:
+    async def test_utilisation_needs_two_passes(self, tmp_path: Path) -> None:
+        root = build("guest", tmp_path)
+        reader = HostReader(LocalFiles(root), FixedClock())
+        values = (await reader.read(Lane.FAST)).samples[0].values
+        assert values["host_cpu_utilization_ratio"] == Absent(Reason.NO_DATA, "a share of time needs two rounds")
+        (root / "proc/stat").write_text(
+            (root / "proc/stat").read_text().replace("cpu0 1000 10 500 90000", "cpu0 1025 10 500 90075")
+        )
+        values = (await reader.read(Lane.FAST)).samples[0].values
+        assert values["host_cpu_utilization_ratio"] == 0.25
+        await reader.close()
+        values = (await reader.read(Lane.FAST)).samples[0].values
+        assert isinstance(values["host_cpu_utilization_ratio"], Absent)
+
+    async def test_samples_name_their_instant_and_their_boot(self, tmp_path: Path) -> None:
+        root = build("guest", tmp_path)
+        first = (await read(root, Lane.FAST)).samples[0]
+        assert (first.view, first.reader, first.measured_at) == (None, "host", NOW)
+        assert 0 < first.driver_session < 2**63
+        assert (await read(root, Lane.SLOW)).samples[0].driver_session == first.driver_session
+        (root / "proc/sys/kernel/random/boot_id").write_text("dddddddd-1111-4222-8333-444444444444\n")
+        assert (await read(root, Lane.FAST)).samples[0].driver_session != first.driver_session
+        (root / "proc/sys/kernel/random/boot_id").unlink()
+        assert (await read(root, Lane.FAST)).samples[0].driver_session == 0
+
+
+class TestAgainstTheLiveKernel:
+    """The kernel's files against what the C library says of the same machine."""
+
+    @pytest.fixture
+    def reader(self) -> HostReader:
+        return HostReader(LocalFiles(), FixedClock())
+
+    async def test_memory_processors_and_load(self, reader: HostReader) -> None:
+        values = (await reader.read(Lane.FAST)).samples[0].values
+        assert values["host_memory_total_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        assert values["host_cpus"] == os.sysconf("SC_NPROCESSORS_ONLN")
+        assert values["host_load_15m"] == pytest.approx(os.getloadavg()[2], abs=0.5)
+
+    async def test_filesystems(self, reader: HostReader) -> None:
+        sample = (await reader.read(Lane.SLOW)).samples[0]
+        sizes = dims(sample, "host_filesystem_size_bytes")
+        assert sizes
+        for (point, _, _), size in sizes.items():
+            if not isinstance(size, Absent):
+                assert size == shutil.disk_usage(point).total
+
+    async def test_identity(self, reader: HostReader) -> None:
+        got = await reader.read(Lane.STATIC)
+        assert got.machine is not None
+        assert got.machine.name == os.uname().nodename
+        assert got.samples[0].values["host_kernel_release"] == os.uname().release
+
+    async def test_interfaces(self, reader: HostReader) -> None:
+        sample: Sample = (await reader.read(Lane.FAST)).samples[0]
+        seen = {labels[0] for labels in dims(sample, "host_network_up")}
+        assert seen == {path.name for path in Path("/sys/class/net").iterdir() if path.is_dir()}  # noqa: ASYNC240
+        assert dims(sample, "host_network_up")["lo", "loopback"] in (0, 1)
+
+    async def test_every_lane_passes_without_a_failure(self, reader: HostReader) -> None:
+        for lane in reader.lanes:
+            assert (await reader.read(lane)).errors == ()
