@@ -1,0 +1,68 @@
+"""The spool's folder: its lock, its epoch file, and making what is in it durable."""
+
+import os
+from pathlib import Path
+
+from gpufleet.model.errors import SpoolError
+
+_EPOCH_FILE = "epoch"
+_LOCK_FILE = "lock"
+
+
+def words(folder: Path, what: str, error: OSError) -> SpoolError:
+    """Return the error that says what could not be done and what the system said."""
+    return SpoolError(f"spool {folder}: cannot {what}: {error.strerror or error}")
+
+
+def lock(folder: Path) -> int:
+    """Make the folder if need be and take its lock; return the file descriptor that holds it.
+
+    Raises:
+        SpoolError: if another process has it, or the folder cannot be used.
+    """
+    try:
+        import fcntl
+    except ImportError as error:
+        raise SpoolError("a spool needs the file locks of a POSIX system") from error
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise words(folder, "open it", error) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if isinstance(error, BlockingIOError):
+            raise SpoolError(f"spool {folder}: another process has it open; stop that one first") from error
+        raise words(folder, "lock it", error) from error
+    return fd
+
+
+def load_epoch(folder: Path) -> str | None:
+    """Return the epoch of the file that keeps it, or None if there is none or it is not whole."""
+    try:
+        text = (folder / _EPOCH_FILE).read_bytes().strip()
+    except FileNotFoundError:
+        return None
+    return text.decode() if len(text) == 32 and all(byte in b"0123456789abcdef" for byte in text) else None
+
+
+def save_epoch(folder: Path, epoch: str) -> None:
+    """Put the epoch into its file, durably and all at once."""
+    made = folder / f"{_EPOCH_FILE}.new"
+    with made.open("wb") as file:
+        file.write(epoch.encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    made.replace(folder / _EPOCH_FILE)
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in the folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,361 @@
+"""A queue of byte strings on disk: numbered, checksummed, bounded, with one owner."""
+
+import contextlib
+import os
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from gpufleet.model.errors import SpoolError
+from gpufleet.spool import acknowledgements
+from gpufleet.spool.commit import GroupCommit
+from gpufleet.spool.folder import lock, sync_folder, words
+from gpufleet.spool.record import (
+    RECORD_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    pack_record_header,
+    pack_segment_header,
+    scan_segment,
+    seed_of,
+)
+from gpufleet.spool.recovery import Recovered, recover, segment_path
+from gpufleet.spool.segment import Segment, read_bodies
+
+
+class SpoolDepth(msgspec.Struct, frozen=True, kw_only=True):
+    """What waits: not acknowledged yet. `oldest_seq` is None when nothing does."""
+
+    records: int
+    bytes: int
+    oldest_seq: int | None
+
+
+class Spool:
+    """The queue. Methods may be called from several threads; `put` from one event loop.
+
+    Attributes:
+        recovery: what opening found.
+    """
+
+    def __init__(self, folder: Path, lock_fd: int, found: Recovered, max_bytes: int, segment_bytes: int) -> None:
+        self.recovery = found.report
+        self._folder = folder
+        self._lock_fd = lock_fd
+        self._max_bytes = max_bytes
+        self._segment_bytes = segment_bytes
+        self._epoch = found.epoch
+        self._seed = seed_of(found.epoch)
+        self._segments = found.segments
+        self._next_seq = found.next_seq
+        self._durable_seq = found.next_seq - 1
+        self._dropped_total = found.dropped_total
+        self._taken_back = 0
+        self._closed = False
+        self._retired: list[Segment] = []
+        self._state = threading.RLock()
+        self._syncing = threading.Lock()
+        self._commit = GroupCommit(self._sync)
+
+    @classmethod
+    def open(cls, folder: Path, *, max_bytes: int, segment_bytes: int = 8 << 20) -> "Spool":
+        """Open the spool in `folder`, or make one. Blocking: reads all that is there.
+
+        Args:
+            folder: made if missing; one process at a time may have it open.
+            max_bytes: of all segments; when it is passed the oldest segments are dropped and counted.
+            segment_bytes: size of a segment, and so the bound on one body; at most half of `max_bytes`.
+
+        Raises:
+            SpoolError: if it is open elsewhere or the disk refuses; says what the system said.
+        """
+        lock_fd = lock(folder)
+        try:
+            found = recover(folder)
+            spool = cls(folder, lock_fd, found, max_bytes, min(segment_bytes, max_bytes // 2))
+            spool._continue(found.intact)
+        except OSError as error:
+            os.close(lock_fd)
+            raise words(folder, "read or repair it", error) from error
+        except SpoolError:
+            os.close(lock_fd)
+            raise
+        return spool
+
+    @property
+    def epoch(self) -> str:
+        """32 hexadecimal digits, random, made with the spool."""
+        return self._epoch
+
+    @property
+    def next_seq(self) -> int:
+        """The number that the next record will get: 1, 2, 3, ... without a break over restarts."""
+        return self._next_seq
+
+    @property
+    def dropped_total(self) -> int:
+        """Records dropped unacknowledged, since the epoch began, to stay within `max_bytes`."""
+        return self._dropped_total
+
+    @property
+    def depth(self) -> SpoolDepth:
+        """What waits now."""
+        with self._state:
+            waiting = [segment for segment in self._segments if segment.waiting_records]
+            return SpoolDepth(
+                records=sum(segment.waiting_records for segment in waiting),
+                bytes=sum(segment.waiting_bytes for segment in waiting),
+                oldest_seq=waiting[0].oldest() if waiting else None,
+            )
+
+    def append(self, body: bytes) -> int:
+        """Write a record and return its number. It is readable, and survives a power cut, from the next `sync`.
+
+        Raises:
+            SpoolError: if it is larger than a segment, or the disk refuses; nothing was added then.
+        """
+        size = RECORD_HEADER_BYTES + len(body)
+        if SEGMENT_HEADER_BYTES + size > self._segment_bytes:
+            raise SpoolError(f"spool {self._folder}: a body of {len(body)} bytes does not fit in a segment")
+        with self._state:
+            self._check_open()
+            segment = self._segments[-1]
+            if segment.end + size > self._segment_bytes:
+                segment = self._roll()
+            seq = self._next_seq
+            self._write(segment, [pack_record_header(self._seed, seq, body), body], size)
+            segment.note(seq, len(body))
+            self._next_seq = seq + 1
+            return seq
+
+    def sync(self) -> None:
+        """Make everything appended so far durable. Blocking: run it in a thread.
+
+        Raises:
+            SpoolError: if the disk refuses; all that was not durable is taken back, its numbers too.
+        """
+        self._sync()
+
+    async def put(self, body: bytes) -> int:
+        """Append a record and return its number once it is durable; puts at the same time share one sync.
+
+        Raises:
+            SpoolError: as `append` and `sync`.
+        """
+        with self._state:
+            seq = self.append(body)
+            taken_back = self._taken_back
+        if await self._commit.wait() != taken_back:
+            raise SpoolError(f"spool {self._folder}: the record was taken back when a sync failed")
+        return seq
+
+    def read(self, after: int = 0, *, max_records: int, max_bytes: int) -> list[tuple[int, bytes]]:
+        """Return durable records past number `after` that still wait, oldest first. Blocking.
+
+        At least one, if there is one, even if it is larger than `max_bytes`. A record that the disk gives
+        back damaged is counted as dropped and passed over.
+
+        Raises:
+            SpoolError: if the disk refuses.
+        """
+        records: list[tuple[int, bytes]] = []
+        for path, places in self._choose(after, max_records, max_bytes):
+            try:
+                for seq, body in read_bodies(path, self._seed, places):
+                    if body is not None:
+                        records.append((seq, body))
+                    else:
+                        self._drop_damaged(seq)
+            except FileNotFoundError:
+                continue  # dropped, or acknowledged, since it was chosen
+            except OSError as error:
+                raise words(self._folder, "read it", error) from error
+        return records
+
+    def acknowledge(self, seqs: Iterable[int]) -> None:
+        """Take records out of the queue, in any order; unknown numbers, and ones not durable yet, are passed over.
+
+        Saved without waiting for the disk: after a crash a record may be shown again, never lost.
+        """
+        with self._state:
+            self._check_open()
+            wanted = sorted(seq for seq in seqs if seq <= self._durable_seq)
+            for segment in tuple(self._segments):
+                inside = wanted[bisect_left(wanted, segment.first_seq) : bisect_left(wanted, segment.next_seq)]
+                removed = segment.remove(inside)
+                if removed and not segment.waiting_records and segment is not self._segments[-1]:
+                    self._discard(segment)
+                elif removed:
+                    with contextlib.suppress(OSError):  # a full disk may lose this: the records are shown again
+                        acknowledgements.save(segment.path, self._seed, removed)
+
+    def close(self) -> None:
+        """Make everything durable, close and unlock; a second close does nothing.
+
+        Raises:
+            SpoolError: if what was appended cannot be made durable; it is closed all the same.
+        """
+        if self._closed:
+            return
+        try:
+            self.sync()
+        finally:
+            with self._syncing, self._state:
+                self._closed = True
+                for segment in (*self._segments, *self._retired):
+                    segment.close()
+                os.close(self._lock_fd)
+
+    def _continue(self, intact: bool) -> None:
+        """Make ready to append: on the newest segment if it is intact, else on a new one."""
+        for segment in self._segments[:-1]:
+            if not segment.waiting_records:
+                self._discard(segment)
+        if intact:
+            newest = self._segments[-1]
+            newest.fd = os.open(newest.path, os.O_RDWR | os.O_CLOEXEC)
+            return
+        if self._segments and self._segments[-1].first_seq == self._next_seq:
+            self._discard(self._segments[-1])  # its making was interrupted: the new one takes its name
+        self._roll()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SpoolError(f"spool {self._folder}: is closed")
+
+    def _roll(self) -> Segment:
+        """Make the next segment, drop the oldest ones that no longer fit, and return it."""
+        doomed: list[Segment] = []
+        kept_bytes = sum(segment.end for segment in self._segments)
+        for segment in self._segments:
+            if kept_bytes + self._segment_bytes <= self._max_bytes:
+                break
+            doomed.append(segment)
+            kept_bytes -= segment.end
+        dropped_total = self._dropped_total + sum(segment.waiting_records for segment in doomed)
+        header = SegmentHeader(
+            epoch=self._epoch,
+            first_seq=self._next_seq,
+            previous_seq=self._segments[-1].first_seq if self._segments else 0,
+            dropped_total=dropped_total,
+        )
+        self._segments.append(self._make(header))
+        self._dropped_total = dropped_total
+        for segment in doomed:
+            self._discard(segment)
+        for segment in self._segments[:-1]:
+            if not segment.waiting_records:
+                self._discard(segment)
+        return self._segments[-1]
+
+    def _make(self, header: SegmentHeader) -> Segment:
+        """Make a segment's file, durable with its name: the numbering goes on from it if all others are deleted."""
+        path = segment_path(self._folder, header.first_seq)
+        data = pack_segment_header(header)
+        segment = Segment(path, header, scan_segment(data, self._seed, header.first_seq))
+        try:
+            segment.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            _write_all(segment.fd, [data], len(data), 0)
+            os.fsync(segment.fd)
+            sync_folder(self._folder)
+        except OSError as error:
+            if segment.fd is not None:
+                segment.close()
+                path.unlink(missing_ok=True)
+            raise words(self._folder, "make a segment", error) from error
+        return segment
+
+    def _write(self, segment: Segment, parts: list[bytes], size: int) -> None:
+        assert segment.fd is not None, "the newest segment is open for writing"
+        try:
+            _write_all(segment.fd, parts, size, segment.end)
+        except OSError as error:
+            with contextlib.suppress(OSError):  # what cannot be cut is written over next, or cut on opening
+                os.ftruncate(segment.fd, segment.end)
+            raise words(self._folder, "append to it", error) from error
+
+    def _discard(self, segment: Segment) -> None:
+        """Delete a segment. Its file stays open until no sync can be using it."""
+        self._segments.remove(segment)
+        if segment.fd is not None:
+            self._retired.append(segment)
+        with contextlib.suppress(OSError):  # what cannot be deleted is found, and deleted or shown, on opening
+            segment.path.unlink(missing_ok=True)
+            acknowledgements.path_beside(segment.path).unlink(missing_ok=True)
+
+    def _sync(self) -> int:
+        """Sync; return how often records had been taken back when it began."""
+        with self._syncing:
+            with self._state:
+                self._check_open()
+                target, taken_back = self._next_seq - 1, self._taken_back
+                dirty = [(segment, segment.end) for segment in self._segments if segment.end > segment.durable_end]
+                retired, self._retired = self._retired, []
+            for segment in retired:
+                segment.close()
+            try:
+                for segment, _ in dirty:
+                    assert segment.fd is not None, "a segment stays open until it is durable"
+                    os.fsync(segment.fd)
+            except OSError as error:
+                with self._state:
+                    self._take_back()
+                raise words(self._folder, "make it durable", error) from error
+            with self._state:
+                for segment, end in dirty:
+                    segment.durable_end = end
+                self._durable_seq = target
+                for segment in self._segments[:-1]:
+                    if segment.durable_end == segment.end:
+                        segment.close()
+            return taken_back
+
+    def _take_back(self) -> None:
+        """Forget everything that is not durable: after a failed sync the system may have dropped any of it."""
+        self._taken_back += 1
+        self._next_seq = self._durable_seq + 1
+        while len(self._segments) > 1 and self._segments[-1].first_seq > self._next_seq:
+            self._discard(self._segments[-1])
+        for segment in self._segments:
+            if segment.end > segment.durable_end:
+                segment.cut_back()
+                assert segment.fd is not None, "a segment stays open until it is durable"
+                with contextlib.suppress(OSError):  # what cannot be cut is written over next, or cut on opening
+                    os.ftruncate(segment.fd, segment.end)
+
+    def _choose(self, after: int, max_records: int, max_bytes: int) -> list[tuple[Path, list[tuple[int, int, int]]]]:
+        """Return which places of which segments a read should take."""
+        chosen: list[tuple[Path, list[tuple[int, int, int]]]] = []
+        records = total = 0
+        with self._state:
+            self._check_open()
+            for segment in self._segments:
+                places: list[tuple[int, int, int]] = []
+                for place in segment.waiting(after):
+                    if place[0] > self._durable_seq or records >= max_records:
+                        break
+                    if records and total + place[2] > max_bytes:
+                        break
+                    places.append(place)
+                    records += 1
+                    total += place[2]
+                else:
+                    chosen.append((segment.path, places))
+                    continue
+                chosen.append((segment.path, places))
+                break
+        return [(path, places) for path, places in chosen if places]
+
+    def _drop_damaged(self, seq: int) -> None:
+        with self._state:
+            for segment in self._segments:
+                self._dropped_total += len(segment.remove([seq]))
+
+
+def _write_all(fd: int, parts: list[bytes], size: int, offset: int) -> None:
+    written = os.pwritev(fd, parts, offset)
+    while written < size:
+        written += os.pwrite(fd, b"".join(parts)[written:], offset + written)
