@@ -1,0 +1,94 @@
+"""Which device stands behind an index, in which state it is, and what changed."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpufleet.model.event import Event
+from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address
+from gpufleet.readers.nvml.protocol import AttachedRecord
+
+OK, LOST, RESET_REQUIRED, HUNG, UNREADABLE = "ok", "lost", "reset_required", "hung", "unreadable"
+"""States of the catalogue's row `gpu_state`."""
+
+_BEGINS = {LOST: "gpu_lost", RESET_REQUIRED: "gpu_reset_required", HUNG: "hang_started"}
+_ENDS = {LOST: "gpu_recovered", RESET_REQUIRED: "gpu_recovered", HUNG: "hang_ended"}
+
+
+class Identity(NamedTuple):
+    """What names a device; at least one of both is set."""
+
+    uuid: str | None
+    pci: str | None
+
+
+class Devices:
+    """Memory over rounds and child processes: a sick device cannot say who it is."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Identity] = {}  # by PCI address, else by UUID: every device of the last rounds
+        self._states: dict[str, str] = {}  # by view key
+
+    def identify(self, count: int, attached: Mapping[int, AttachedRecord]) -> dict[int, Identity]:
+        """Return index to identity for every device that can be named.
+
+        A device that was attached in this session is named by its index: NVML's order is fixed within one. For
+        the others only a proof will do: if exactly one index is nameless and exactly one known device is not
+        seen at another index, that is it.
+        """
+        named = {index: found for index, record in attached.items() if (found := self._identity_of(record))}
+        missing = [index for index in range(count) if index not in named]
+        seen = {key_of(identity) for identity in named.values()}
+        unseen = [identity for key, identity in self._known.items() if key not in seen]
+        if len(missing) == 1 and len(unseen) == 1 and len(self._known) == count:
+            named[missing[0]] = unseen[0]
+        if not missing:
+            self._known.clear()
+        self._known |= {key_of(identity): identity for identity in named.values()}
+        return named
+
+    def change(self, view: View, state: str, at: int, call: str) -> list[Event]:
+        """Note the state a device is in now; return the events that this is."""
+        before = self._states.get(view.key, OK)
+        self._states[view.key] = state
+        if before == state:
+            return []
+        kinds = [kind for kind in (_ENDS.get(before), _BEGINS.get(state)) if kind]
+        if state not in (OK, HUNG) and before in (LOST, RESET_REQUIRED):
+            kinds = kinds[1:]  # from one sickness to the next is no recovery
+        attributes = {"call": call} if call else {}
+        return [Event(view=view, kind=kind, at=at, attributes=attributes) for kind in kinds]
+
+    def state_of(self, view: View) -> str:
+        """Return the state it was in last."""
+        return self._states.get(view.key, OK)
+
+    @property
+    def any_sick(self) -> bool:
+        """Tell whether a device was lost or needed a reset when last asked."""
+        return any(state in (LOST, RESET_REQUIRED) for state in self._states.values())
+
+    def _identity_of(self, record: AttachedRecord) -> Identity | None:
+        pci = address_of(record.pci)
+        uuid = record.uuid or (self._known[pci].uuid if pci in self._known else None)
+        return Identity(uuid, pci) if uuid or pci else None
+
+
+def key_of(identity: Identity) -> str:
+    """Return what a device is remembered by: its place on the bus, else its UUID."""
+    return identity.pci or identity.uuid or ""
+
+
+def address_of(bus_id: str) -> str | None:
+    """Return NVML's `00000000:1B:00.0` as sysfs writes it, or None if it is no PCI address."""
+    try:
+        return normalise_pci_address(bus_id)
+    except ValueError:
+        return None
+
+
+def view_of(identity: Identity, index: int) -> View:
+    """Return the view of a device as the driver of this machine sees it.
+
+    A vGPU guest's own devices are `side: host` here too: the guest is the machine that reads them.
+    """
+    return View(kind=ViewKind.GPU, side=Side.HOST, uuid=identity.uuid, pci_address=identity.pci, index=index)

@@ -1,0 +1,123 @@
+"""The machine's own rows: versions, number of devices, and the state of the driver, failures included."""
+
+import hashlib
+from pathlib import Path
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.errors import ReaderError
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.round import Round
+from gpufleet.readers.nvml.mapping import cuda_version
+from gpufleet.readers.nvml.parse import REASONS, absence_of, label_of
+from gpufleet.readers.nvml.protocol import DEFECT, Answer, SessionRecord
+from gpufleet.readers.nvml.watch import Failed
+
+NAME = "nvml"
+NO_PERMISSION, UNKNOWN = 4, 999
+
+DRIVER_STATES = {
+    Reason.NO_LIBRARY: "no_library",
+    Reason.NO_DRIVER: "no_driver",
+    Reason.DRIVER_MISMATCH: "mismatch",
+    Reason.NO_SUPPORTED_GPU: "no_supported_gpu",
+    Reason.NOT_PERMITTED: "no_access",
+    Reason.TIMEOUT: "hung",
+}
+"""Reason of a failure to the catalogue's `nvidia_driver_state`; any other is `error`."""
+
+_STATIC = ("nvidia_driver_version", "nvidia_library_version", "nvidia_cuda_version")
+
+
+def machine_sample(session: SessionRecord, lane: Lane, *, all_hung: bool, driver_session: int) -> Sample | None:
+    """Return the machine's sample of a lane, or None where the lane has no row of it."""
+    values: dict[str, Value | Absent]
+    if lane is Lane.FAST:
+        values = {"nvidia_devices": session.count, "nvidia_driver_state": "hung" if all_hung else "ok"}
+    elif lane is Lane.STATIC:
+        values = {
+            "nvidia_driver_version": _text(session.driver),
+            "nvidia_library_version": _text(session.library),
+            "nvidia_cuda_version": _cuda(session.cuda),
+        }
+    else:
+        return None
+    return _sample(lane, session.measured_at, values, driver_session)
+
+
+def failure(failed: Failed, lane: Lane) -> ReaderError:
+    """Return the error for a round that there is none of, with what can be told of the machine all the same."""
+    record = failed.record
+    words = str(failed)
+    if failed.hung:
+        reason = Reason.TIMEOUT
+    elif record is None or record.code == DEFECT:
+        reason = Reason.READER_FAILED
+    elif record.code == UNKNOWN and record.no_access:
+        reason, words = Reason.NOT_PERMITTED, f"{words} ({record.no_access})"
+    elif record.code == NO_PERMISSION:
+        reason = Reason.NOT_PERMITTED
+    else:
+        reason = REASONS.get(record.code, Reason.DRIVER_ERROR)
+    at = record.measured_at if record is not None else failed.at
+    return _error(reason, words, lane, at)
+
+
+def no_devices(session: SessionRecord, lane: Lane) -> ReaderError:
+    """Return the error for a driver that runs and shows no GPU."""
+    words = "the driver shows no GPU to this process"
+    return _error(Reason.NO_SUPPORTED_GPU, words, lane, session.measured_at, session)
+
+
+def driver_session(root: Path, driver: Answer) -> int:
+    """Return a number for this load of the driver: the same while it lasts, another after a reload or reboot.
+
+    Made of the boot's id and the inode of /sys/module/nvidia, which the kernel numbers afresh whenever the
+    module is loaded (times of sysfs and procfs files say when they were looked at, not when they were made).
+    Where sysfs does not show the module, the driver's version stands in for it.
+    """
+    try:
+        boot = (root / "proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = ""
+    try:
+        load = str((root / "sys/module/nvidia").stat().st_ino)
+    except OSError:
+        load = str(driver.value)
+    digest = hashlib.blake2b(f"{boot}/{load}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 11  # 53 bits: exact in every JSON reader
+
+
+def _error(reason: Reason, words: str, lane: Lane, at: int, session: SessionRecord | None = None) -> ReaderError:
+    why = Absent(reason)
+    values: dict[str, Value | Absent]
+    if lane is Lane.FAST:
+        values = {
+            "nvidia_devices": session.count if session is not None else why,
+            "nvidia_driver_state": DRIVER_STATES.get(reason, "error"),
+        }
+    elif lane is Lane.STATIC and session is not None:
+        sample = machine_sample(session, lane, all_hung=False, driver_session=0)
+        values = sample.values if sample is not None else {}
+    elif lane is Lane.STATIC:
+        values = dict.fromkeys(_STATIC, why)
+    else:
+        return ReaderError(reason, words)
+    return ReaderError(reason, words, round=Round(samples=(_sample(lane, at, values, 0),), errors=(words,)))
+
+
+def _sample(lane: Lane, at: int, values: dict[str, Value | Absent], session: int) -> Sample:
+    return Sample(view=None, reader=NAME, lane=lane, measured_at=at, values=values, driver_session=session)
+
+
+def _text(answer: Answer) -> Value | Absent:
+    if answer.code:
+        return absence_of(answer.code, label_of(answer.asked), answer.value)
+    return str(answer.value).strip() or Absent(Reason.NO_DATA, label_of(answer.asked))
+
+
+def _cuda(answer: Answer) -> Value | Absent:
+    call = label_of(answer.asked)
+    if answer.code:
+        return absence_of(answer.code, call, answer.value)
+    return cuda_version(answer.value) or Absent(Reason.INVALID_VALUE, call)

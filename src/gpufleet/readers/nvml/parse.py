@@ -1,0 +1,124 @@
+"""What an answer of the driver means: a value, or the reason why there is none. Pure."""
+
+import math
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue.metric import Metric, ValueType
+from gpufleet.model.reading import Value
+from gpufleet.readers.nvml import protocol
+from gpufleet.readers.nvml.calls import LABELS
+from gpufleet.readers.nvml.protocol import Answer
+
+CODE_NAMES = {
+    1: "UNINITIALIZED",
+    2: "INVALID_ARGUMENT",
+    3: "NOT_SUPPORTED",
+    4: "NO_PERMISSION",
+    5: "ALREADY_INITIALIZED",
+    6: "NOT_FOUND",
+    7: "INSUFFICIENT_SIZE",
+    8: "INSUFFICIENT_POWER",
+    9: "DRIVER_NOT_LOADED",
+    10: "TIMEOUT",
+    11: "IRQ_ISSUE",
+    12: "LIBRARY_NOT_FOUND",
+    13: "FUNCTION_NOT_FOUND",
+    14: "CORRUPTED_INFOROM",
+    15: "GPU_IS_LOST",
+    16: "RESET_REQUIRED",
+    17: "OPERATING_SYSTEM",
+    18: "LIB_RM_VERSION_MISMATCH",
+    19: "IN_USE",
+    20: "MEMORY",
+    21: "NO_DATA",
+    22: "VGPU_ECC_NOT_SUPPORTED",
+    23: "INSUFFICIENT_RESOURCES",
+    24: "FREQ_NOT_SUPPORTED",
+    25: "ARGUMENT_VERSION_MISMATCH",
+    26: "DEPRECATED",
+    27: "NOT_READY",
+    28: "GPU_NOT_FOUND",
+    29: "INVALID_STATE",
+    30: "RESET_TYPE_NOT_SUPPORTED",
+    999: "UNKNOWN",
+}
+"""nvmlReturn_t without its prefix (nvml.h of driver branch 615)."""
+
+REASONS = {
+    3: Reason.NOT_SUPPORTED,
+    4: Reason.NOT_PERMITTED,
+    6: Reason.NO_DATA,
+    9: Reason.NO_DRIVER,
+    10: Reason.TIMEOUT,
+    12: Reason.NO_LIBRARY,
+    13: Reason.NOT_IN_DRIVER,
+    15: Reason.GPU_LOST,
+    16: Reason.RESET_REQUIRED,
+    18: Reason.DRIVER_MISMATCH,
+    21: Reason.NO_DATA,
+    25: Reason.NOT_IN_DRIVER,
+    26: Reason.NOT_SUPPORTED,
+    27: Reason.NO_DATA,
+    28: Reason.NO_SUPPORTED_GPU,
+    protocol.UNTOUCHED: Reason.NOT_REPORTED,
+    protocol.NOT_OFFERED: Reason.NOT_IN_DRIVER,
+}
+"""Code to reason; every other code is `driver_error` with its name as detail."""
+
+SENTINELS = {32: 0xFFFF_FFFF, 64: 0xFFFF_FFFF_FFFF_FFFF}
+"""What NVML puts where it has no value, by width of the result (NVML_VALUE_NOT_AVAILABLE)."""
+
+
+def absence_of(code: int, call: str, value: protocol.Value = None) -> Absent:
+    """Return why a call that ended with this code gives nothing; the detail names the call."""
+    if code in REASONS:
+        return Absent(REASONS[code], call)
+    if code == protocol.DEFECT:
+        return Absent(Reason.DRIVER_ERROR, f"{call}: {value}")
+    return Absent(Reason.DRIVER_ERROR, f"{call}: {CODE_NAMES.get(code, 'a code without a name')}")
+
+
+def label_of(number: int) -> str:
+    """Return the name of a call by its breadcrumb number."""
+    return LABELS[number] if 0 <= number < len(LABELS) else ""
+
+
+def part_of(answer: Answer, part: int | None) -> Answer:
+    """Return one part of an answer that has several, itself an answer."""
+    if answer.code or part is None:
+        return answer
+    if isinstance(answer.value, list) and part < len(answer.value):
+        return Answer(0, answer.value[part], answer.asked)
+    return Answer(protocol.UNTOUCHED, None, answer.asked)
+
+
+def field_of(answer: Answer, position: int) -> Answer:
+    """Return one entry of a batch of field values as an answer of its own."""
+    entry = part_of(answer, position)
+    if entry.code or not isinstance(entry.value, list) or len(entry.value) != 2:
+        return entry
+    code, value = entry.value
+    return Answer(code if isinstance(code, int) else protocol.UNTOUCHED, value, answer.asked)
+
+
+def is_sentinel(value: protocol.Value, bits: int) -> bool:
+    """Tell whether a raw number stands for "no value": the width's all-ones, NaN or an infinity."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    return value == SENTINELS.get(bits)
+
+
+def check(metric: Metric, value: Value, call: str) -> Value | Absent:
+    """Return the value if the catalogue's row admits it, else `invalid_value`."""
+    if metric.type is ValueType.TEXT or metric.type is ValueType.ENUM or isinstance(value, str):
+        return value
+    too_low = metric.low is not None and value < metric.low
+    too_high = metric.high is not None and value > metric.high
+    return Absent(Reason.INVALID_VALUE, call) if too_low or too_high else value
+
+
+def state_of(metric: Metric, number: protocol.Value, call: str) -> Value | Absent:
+    """Return the name of a numbered state; a number that the catalogue has no name for is invalid."""
+    if isinstance(number, int) and 0 <= number < len(metric.states):
+        return metric.states[number]
+    return Absent(Reason.INVALID_VALUE, f"{call}: a state without a name")

@@ -1,0 +1,162 @@
+"""What the reader and its child process say to each other: length-prefixed MessagePack over two pipes.
+
+The child answers a `Request` with one `SessionRecord`, and for each GPU with an `AttachedRecord` whenever it
+got hold of the device, and one `DeviceRecord` or `BusyRecord`. Records come as soon as they are known, in any
+order of devices, so that one silent GPU withholds nothing of the others.
+"""
+
+import struct
+from typing import Any
+
+import msgspec
+
+UNTOUCHED = -1
+"""Pseudo return code: the driver answered a batch of fields and left this entry as it was."""
+
+NOT_OFFERED = -2
+"""Pseudo return code: this driver version does not know the field id, so it was not asked."""
+
+DEFECT = -3
+"""Pseudo return code: asking raised something that is no NVML error; the value is the exception's name."""
+
+SESSION_SLOT = 0
+"""Breadcrumb of the session; GPU i has slot i + 1."""
+
+SLOTS = 1024
+"""Breadcrumbs in the shared memory: native unsigned 32-bit numbers of `calls.LABELS`."""
+
+MAX_FRAME_BYTES = 1 << 20
+
+Value = int | float | str | list[Any] | None
+"""A raw value as the driver gave it; a list where a call gives several."""
+
+
+class Request(msgspec.Struct, array_like=True, frozen=True):
+    """Asks for one pass of a lane; `round` comes back in every answer to it."""
+
+    round: int
+    lane: str
+
+
+class Answer(msgspec.Struct, array_like=True, frozen=True):
+    """What one call came to.
+
+    Attributes:
+        code: nvmlReturn_t, or a pseudo code above; 0 is success.
+        value: what it gave.
+        asked: index in `calls.LABELS` of the function that was asked last.
+    """
+
+    code: int
+    value: Value = None
+    asked: int = 0
+
+
+class SessionRecord(msgspec.Struct, array_like=True, frozen=True, tag="session"):
+    """How NVML as a whole is.
+
+    Attributes:
+        round: of the request.
+        code: 0, or the code that makes the whole session useless.
+        words: the driver's words for `code`.
+        asked: index in `calls.LABELS` of the call that failed.
+        no_access: why the driver's control device cannot be opened, or empty; told with an unknown error only.
+        count: GPUs the driver shows.
+        driver, library, cuda: versions.
+        measured_at: nanoseconds since 1970.
+    """
+
+    round: int
+    code: int = 0
+    words: str = ""
+    asked: int = 0
+    no_access: str = ""
+    count: int = 0
+    driver: Answer = Answer(0)
+    library: Answer = Answer(0)
+    cuda: Answer = Answer(0)
+    measured_at: int = 0
+
+
+class AttachedRecord(msgspec.Struct, array_like=True, frozen=True, tag="attached"):
+    """Which device stands behind an index in this session; an empty text where the driver would not tell."""
+
+    index: int
+    uuid: str
+    pci: str
+
+
+class DeviceRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
+    """One GPU's answers.
+
+    Attributes:
+        round, index: which.
+        measured_at: nanoseconds since 1970, when the last value was read.
+        code: 0, or the code that ended the pass over this device.
+        words: the driver's words for `code`.
+        asked: index in `calls.LABELS` of the call that ended it.
+        mig, virtualization: modes as they are in this pass.
+        answers: one a call of the lane, in the order of `calls.CALLS[lane]`; empty if `code` is not 0.
+    """
+
+    round: int
+    index: int
+    measured_at: int
+    code: int = 0
+    words: str = ""
+    asked: int = 0
+    mig: Answer = Answer(0)
+    virtualization: Answer = Answer(0)
+    answers: tuple[Answer, ...] = ()
+
+
+class BusyRecord(msgspec.Struct, array_like=True, frozen=True, tag="busy"):
+    """This GPU's thread is still inside a call of an earlier round: it was not asked again."""
+
+    round: int
+    index: int
+
+
+Record = SessionRecord | AttachedRecord | DeviceRecord | BusyRecord
+
+_LENGTH = struct.Struct("<I")
+_encode = msgspec.msgpack.Encoder().encode
+_decode_record = msgspec.msgpack.Decoder(Record).decode
+_decode_request = msgspec.msgpack.Decoder(Request).decode
+
+
+def encode_frame(message: Request | Record) -> bytes:
+    """Return the message with its length before it."""
+    body = _encode(message)
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode_request(body: bytes) -> Request:
+    """Decode a request's body; raises msgspec.MsgspecError for anything else."""
+    return _decode_request(body)
+
+
+class Frames:
+    """Cuts a byte stream into records."""
+
+    def __init__(self) -> None:
+        self._pending = bytearray()
+
+    def feed(self, data: bytes) -> list[Record]:
+        """Take more bytes; return the records that are complete now.
+
+        Raises:
+            ValueError: if the bytes are not what a child says (msgspec's errors are ValueErrors).
+        """
+        self._pending += data
+        records = []
+        while len(self._pending) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._pending)
+            if length > MAX_FRAME_BYTES:
+                raise ValueError(f"a record of {length} bytes")
+            end = _LENGTH.size + length
+            if len(self._pending) < end:
+                break
+            records.append(_decode_record(bytes(self._pending[_LENGTH.size : end])))
+            del self._pending[:end]
+        return records

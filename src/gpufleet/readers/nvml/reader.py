@@ -1,0 +1,161 @@
+"""The NVML reader: asks a watched child process, and turns its answers into samples."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.event import Event
+from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.view import View
+from gpufleet.ports import Round
+from gpufleet.readers.nvml import devices, machine
+from gpufleet.readers.nvml.devices import Devices, Identity, view_of
+from gpufleet.readers.nvml.mapping import absent_device, map_device
+from gpufleet.readers.nvml.parse import absence_of, label_of
+from gpufleet.readers.nvml.protocol import DeviceRecord
+from gpufleet.readers.nvml.watch import Answers, Failed, Limits, Watch
+
+_STATE_OF_CODE = {15: devices.LOST, 16: devices.RESET_REQUIRED}
+
+
+class _Device:
+    """What one round says of one device."""
+
+    def __init__(self, state: str, call: str, measured_at: int, words: str) -> None:
+        self.state, self.call, self.measured_at, self.words = state, call, measured_at, words
+        self.values: dict[str, Value | Absent] = {}
+        self.dims: tuple[DimValue, ...] = ()
+
+
+class NvmlReader:
+    """Reads NVIDIA GPUs of the machine it runs on.
+
+    The driver is only ever called in a child process; a GPU that hangs there costs itself, and a driver that
+    hangs costs this reader its rounds, never its caller the thread.
+    """
+
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        environment: Mapping[str, str] | None = None,
+        root: Path = Path("/"),
+    ) -> None:
+        """Prepare it; nothing is started before the first `read`.
+
+        Args:
+            limits: how patient it is; None for the defaults.
+            environment: of the child process; None hands down this process's own.
+            root: where the machine's /proc, /sys and /dev are.
+        """
+        self._root = root
+        self._watch = Watch(limits or Limits(), environment, root)
+        self._devices = Devices()
+
+    @property
+    def name(self) -> str:
+        """Return `nvml`."""
+        return machine.NAME
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Return static, fast and slow."""
+        return (Lane.STATIC, Lane.FAST, Lane.SLOW)
+
+    @property
+    def child_pid(self) -> int | None:
+        """Return the id of the child process there is, or None."""
+        return self._watch.child.pid if self._watch.child is not None else None
+
+    async def read(self, lane: Lane) -> Round:
+        """Make one pass of one lane.
+
+        The static lane attaches every device anew, and starts NVML anew if a device was lost before: a
+        recovered GPU comes back by itself.
+
+        Raises:
+            ReaderError: without library, driver, devices or access, when the versions of library and driver
+                differ, when the driver hangs as a whole, or when the child died; with the driver's own words.
+        """
+        if lane is Lane.STATIC and self._devices.any_sick:
+            await self._watch.renew()
+        try:
+            answers = await self._watch.ask(lane.value)
+        except Failed as failed:
+            raise machine.failure(failed, lane) from None
+        if answers.session.count == 0:
+            raise machine.no_devices(answers.session, lane)
+        return self._round(answers, lane)
+
+    async def close(self) -> None:
+        """End the child process; the next `read` starts another."""
+        await self._watch.close()
+
+    def _round(self, answers: Answers, lane: Lane) -> Round:
+        session = machine.driver_session(self._root, answers.session.driver)
+        identities = self._devices.identify(answers.session.count, answers.identities)
+        samples: list[Sample] = []
+        events: list[Event] = []
+        errors: list[str] = []
+        for index in range(answers.session.count):
+            found = self._device(answers, index, lane)
+            identity = identities.get(index)
+            if identity is None:
+                errors.append(f"the GPU at index {index} cannot be named: {found.words or found.call}")
+                continue
+            view = view_of(identity, index)
+            self._complete(found, view, lane, identity)
+            events += self._devices.change(view, found.state, found.measured_at, found.call)
+            if found.words:
+                errors.append(f"{view.key}: {found.words}")
+            samples.append(
+                Sample(
+                    view=view,
+                    reader=self.name,
+                    lane=lane,
+                    measured_at=found.measured_at,
+                    values=found.values,
+                    dims=found.dims,
+                    driver_session=session,
+                )
+            )
+        all_hung = len(answers.hung) == answers.session.count
+        own = machine.machine_sample(answers.session, lane, all_hung=all_hung, driver_session=session)
+        return Round(
+            samples=(*samples, own) if own is not None else tuple(samples),
+            events=tuple(events),
+            errors=tuple(errors),
+        )
+
+    def _device(self, answers: Answers, index: int, lane: Lane) -> _Device:
+        """Judge what came of one device, and map it."""
+        record = answers.devices.get(index)
+        if record is None:
+            call = answers.hung[index]
+            found = _Device(devices.HUNG, call, answers.ended_at, f"hung in {call}")
+            found.values, found.dims = absent_device(Absent(Reason.TIMEOUT, call), lane)
+        elif record.code:
+            call = label_of(record.asked)
+            state = _STATE_OF_CODE.get(record.code, devices.UNREADABLE)
+            found = _Device(state, call, record.measured_at, f"{call}: {record.words}")
+            found.values, found.dims = absent_device(absence_of(record.code, call), lane)
+        else:
+            unreadable = lane is Lane.FAST and not _anything(record)
+            state = devices.UNREADABLE if unreadable else devices.OK
+            found = _Device(state, "", record.measured_at, "no call gave a value" if unreadable else "")
+            found.values, found.dims = map_device(record, lane)
+        return found
+
+    def _complete(self, found: _Device, view: View, lane: Lane, identity: Identity) -> None:
+        """Add what is known without this round's calls: the state, and the address that names the device."""
+        if lane is Lane.FAST:
+            found.values["gpu_state"] = found.state
+        elif lane is Lane.STATIC:
+            found.values["gpu_pci_address"] = identity.pci or Absent(Reason.NO_DATA, "nvmlDeviceGetPciInfo_v3")
+        elif found.state == devices.OK and self._devices.state_of(view) == devices.UNREADABLE:
+            found.state = devices.UNREADABLE  # only the fast lane judges that
+
+
+def _anything(record: DeviceRecord) -> bool:
+    return any(answer.code == 0 for answer in record.answers)

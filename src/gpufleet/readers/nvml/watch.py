@@ -1,0 +1,270 @@
+"""Keeps one child alive, asks it for rounds, and notices when it hangs: never two children at once.
+
+A child that hangs as a whole is asked to end (SIGTERM), then killed once, and never waited for. While it lives,
+no other is started: a second one would hang in the same driver.
+"""
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from gpufleet.readers.nvml.fetch import Child, ChildEndedError
+from gpufleet.readers.nvml.protocol import (
+    AttachedRecord,
+    BusyRecord,
+    DeviceRecord,
+    Request,
+    SessionRecord,
+)
+
+log = logging.getLogger(__name__)
+
+SESSION_CODES = frozenset({1, 9, 18, 28})
+"""UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH, GPU_NOT_FOUND: this process's NVML is of no use."""
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How patient the reader is, in seconds.
+
+    Attributes:
+        call: for all devices of one round to answer; a device that does not is `hung` in this round.
+        init: for NVML to start; the first opening of a GPU without persistence mode takes seconds.
+        hang: after which a child that hangs as a whole is ended (one RPC to the GPU's firmware times out at 45 s).
+        grace: between asking a child to end and killing it.
+        retry: before a failed start is repeated; doubles up to `retry_most`.
+    """
+
+    call: float = 5.0
+    init: float = 30.0
+    hang: float = 60.0
+    grace: float = 5.0
+    retry: float = 1.0
+    retry_most: float = 30.0
+
+
+class Failed(Exception):  # noqa: N818 - not an error of its own: the reader makes one of it
+    """No round: the session's record says why, or the words alone do (the child died or hangs)."""
+
+    def __init__(self, words: str, *, record: SessionRecord | None = None, hung: bool = False) -> None:
+        self.record = record
+        self.hung = hung
+        self.at = time.time_ns()
+        super().__init__(words)
+
+
+class Answers(msgspec.Struct, kw_only=True):
+    """What came back of one round.
+
+    Attributes:
+        session: of the whole.
+        devices: index to what it answered.
+        hung: index to the name of the call it did not come back from.
+        identities: index to identity, for every device attached in this child.
+        ended_at: nanoseconds since 1970 when the wait ended; the time of what did not come.
+    """
+
+    session: SessionRecord
+    devices: dict[int, DeviceRecord]
+    hung: dict[int, str]
+    identities: dict[int, AttachedRecord]
+    ended_at: int
+
+
+class Watch:
+    """Owns the child."""
+
+    def __init__(self, limits: Limits, environment: Mapping[str, str] | None, root: Path) -> None:
+        self._limits, self._environment, self._root = limits, environment, root
+        self._child: Child | None = None
+        self._round = 0
+        self._identities: dict[int, AttachedRecord] = {}
+        self._session_since: float | None = None  # a request is out whose session record has not come
+        self._started = False  # the child's NVML has come up once
+        self._hung_since: float | None = None
+        self._ending_since: float | None = None
+        self._killed = False
+        self._failure: Failed | None = None
+        self._failures = 0
+        self._retry_at = 0.0
+
+    @property
+    def child(self) -> Child | None:
+        """Return the process there is, hanging ones too."""
+        return self._child
+
+    async def ask(self, lane: str) -> Answers:
+        """Make one round.
+
+        Raises:
+            Failed: if there is none to be had.
+        """
+        child = self._ready_child()
+        try:
+            session = await self._ask_session(child, lane)
+            if session.code:
+                raise Failed(session.words, record=session)
+            answers = await self._collect(child, session)
+        except ChildEndedError as error:
+            await self._retire(child)
+            raise self._remember(Failed(str(error))) from None
+        except Failed as failure:
+            if not failure.hung:
+                await self._retire(child)
+                self._remember(failure)
+            raise
+        self._failures = 0
+        self._judge_hang(child, answers)
+        if not answers.hung and any(record.code in SESSION_CODES for record in answers.devices.values()):
+            await self._retire(child)
+        return answers
+
+    async def renew(self) -> None:
+        """End the child if it answers, so that the next round starts NVML afresh."""
+        if self._child is not None and self._hung_since is None and self._ending_since is None:
+            await self._retire(self._child)
+
+    async def close(self) -> None:
+        """End the child: by its input, then SIGTERM, then SIGKILL; one that outlives them is left behind."""
+        child = self._child
+        if child is None:
+            return
+        child.stop()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if await child.wait_end(self._limits.grace):
+                break
+            child.signal(number)
+        else:
+            if not await child.wait_end(self._limits.grace):
+                log.warning("the NVML process %d does not end: it is left behind", child.pid)
+        self._drop()
+
+    def _ready_child(self) -> Child:
+        """Return a child that can be asked; start one if there is none and it is time for it."""
+        child = self._child
+        if child is not None and not child.alive:
+            if self._ending_since is None:
+                log.warning("%s", child.how_it_ended())
+            else:
+                self._remember(Failed(self._hung_words(child), hung=True))
+            self._drop()
+            child = None
+        if child is not None and self._ending_since is not None:
+            self._press(child)
+            raise Failed(self._hung_words(child), hung=True)
+        if child is not None:
+            return child
+        if self._failure is not None and time.monotonic() < self._retry_at:
+            raise self._failure.with_traceback(None)
+        try:
+            self._child = Child(self._environment, self._root)
+        except OSError as error:
+            raise self._remember(Failed(f"the NVML process cannot be started: {error}")) from error
+        return self._child
+
+    async def _ask_session(self, child: Child, lane: str) -> SessionRecord:
+        """Send the request and wait for the session's record; go on waiting for an earlier one that is out."""
+        if self._session_since is None:
+            self._round += 1
+            child.send(Request(self._round, lane))
+            self._session_since = time.monotonic()
+            sent = True
+        else:
+            sent = False
+        limit = self._limits.call if self._started else self._limits.init
+        left = self._session_since + limit - time.monotonic()
+        try:
+            async with asyncio.timeout(max(left, 0.01)):
+                while True:
+                    record = await child.receive()
+                    if isinstance(record, AttachedRecord):
+                        self._identities[record.index] = record
+                    if isinstance(record, SessionRecord) and record.round == self._round:
+                        break
+        except TimeoutError:
+            self._end_if_overdue(child, self._session_since)
+            raise Failed(self._hung_words(child), hung=True) from None
+        self._session_since = None
+        self._started = self._started or record.code == 0
+        return record if sent or record.code else await self._ask_session(child, lane)
+
+    async def _collect(self, child: Child, session: SessionRecord) -> Answers:
+        devices: dict[int, DeviceRecord] = {}
+        hung: dict[int, str] = {}
+        try:
+            async with asyncio.timeout(self._limits.call):
+                while len(devices) + len(hung) < session.count:
+                    record = await child.receive()
+                    if isinstance(record, AttachedRecord):
+                        self._identities[record.index] = record
+                    elif isinstance(record, DeviceRecord) and record.round == session.round:
+                        devices[record.index] = record
+                    elif isinstance(record, BusyRecord) and record.round == session.round:
+                        hung[record.index] = child.label_of(record.index + 1)
+        except TimeoutError:
+            pass
+        for index in range(session.count):
+            if index not in devices:
+                hung[index] = child.label_of(index + 1)
+        known = {index: record for index, record in self._identities.items() if index < session.count}
+        return Answers(session=session, devices=devices, hung=hung, identities=known, ended_at=time.time_ns())
+
+    def _judge_hang(self, child: Child, answers: Answers) -> None:
+        if not answers.hung or answers.devices:
+            self._hung_since = None
+            return
+        if self._hung_since is None:
+            self._hung_since = time.monotonic()
+        self._end_if_overdue(child, self._hung_since)
+
+    def _end_if_overdue(self, child: Child, since: float) -> None:
+        if time.monotonic() - since >= self._limits.hang:
+            self._press(child)
+
+    def _press(self, child: Child) -> None:
+        """Push a hanging child towards its end: SIGTERM first, after the grace SIGKILL, once."""
+        now = time.monotonic()
+        if self._ending_since is None:
+            self._ending_since = now
+            log.warning("the NVML process %d hangs in %s: ending it", child.pid, child.inside())
+            child.signal(signal.SIGTERM)
+        elif not self._killed and now - self._ending_since >= self._limits.grace:
+            self._killed = True
+            log.warning("the NVML process %d does not end on SIGTERM: killing it", child.pid)
+            child.signal(signal.SIGKILL)
+
+    async def _retire(self, child: Child) -> None:
+        """Let a child that answers go, so that the next one maps the library afresh."""
+        self._ending_since = time.monotonic()
+        child.stop()
+        if await child.wait_end(self._limits.grace):
+            self._drop()
+        else:
+            self._ending_since = None
+            self._press(child)
+
+    def _drop(self) -> None:
+        """Forget the child there was."""
+        if self._child is not None:
+            self._child.release()
+        self._child = None
+        self._identities = {}
+        self._session_since = self._hung_since = self._ending_since = None
+        self._started = self._killed = False
+
+    def _remember(self, failure: Failed) -> Failed:
+        """Keep a failure: it is the answer until the next start is due."""
+        wait = min(self._limits.retry * 2**self._failures, self._limits.retry_most)
+        self._failures = min(self._failures + 1, 30)
+        self._failure, self._retry_at = failure, time.monotonic() + wait
+        return failure
+
+    def _hung_words(self, child: Child) -> str:
+        words = f"the driver does not answer: hung in {child.inside()}"
+        if self._killed:
+            return f"{words}; process {child.pid} cannot be ended, no other is started beside it"
+        return words
