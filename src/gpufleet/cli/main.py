@@ -9,24 +9,29 @@
 
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
-import click
 import typer
 
 from gpufleet import __version__
+from gpufleet.cli.agent import agent
+from gpufleet.cli.config import config_app
 from gpufleet.cli.snapshot import snapshot
 from gpufleet.cli.version import version
 from gpufleet.model.errors import ConfigError, GpufleetError
 
 FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 
-COMMANDS = (snapshot, version)
+# typer does not export the base of its usage errors: click's own, or that of the copy it carries.
+_UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
+
+COMMANDS = (snapshot, agent, version)
 """Every command, in the order of the help. Their modules import what is heavy only when they run."""
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 for _command in COMMANDS:
     app.command()(_command)
+app.add_typer(config_app, name="config")
 
 
 def _print_version(wanted: bool) -> None:
@@ -53,10 +58,7 @@ def _run() -> int:
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return USAGE
-    except click.ClickException as error:
+    except _UsageError as error:
         error.show()
         return USAGE
     except ConfigError as error:
@@ -65,7 +67,7 @@ def _run() -> int:
     except GpufleetError as error:
         _complain(error)
         return FAILED
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
         # Python flushes stdout once more when it ends: give it somewhere to go.

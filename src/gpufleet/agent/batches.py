@@ -1,0 +1,70 @@
+"""What is new since the batch before, as the next batch. Pure."""
+
+from gpufleet.agent.outcome import Outcome
+from gpufleet.agent.pci import pci_samples
+from gpufleet.model.batch import MachineReport
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event
+from gpufleet.model.machine import PciFunction
+from gpufleet.model.reading import Reading, Sample
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.status import ReaderStatus
+from gpufleet.model.view import Side
+
+
+class Pending:
+    """Collects what passes bring until somebody takes it."""
+
+    def __init__(self) -> None:
+        self._samples: list[Sample] = []
+        self._events: list[Event] = []
+        self._statuses: dict[tuple[str, Lane], ReaderStatus] = {}
+        self._inventory: tuple[PciFunction, ...] | None = None
+        self._pci_due = False
+        self._pci_told: dict[str, Reading] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._statuses)
+
+    def add(self, outcome: Outcome) -> None:
+        """Take in what a pass came to."""
+        self._statuses[outcome.status.reader, outcome.status.lane] = outcome.status
+        if outcome.round is None:
+            return
+        self._samples += outcome.round.samples
+        self._events += outcome.round.events
+        if outcome.round.inventory is not None:
+            self._inventory = outcome.round.inventory
+            self._pci_due = True
+
+    def take(self, snapshot: Snapshot, now_ns: int) -> MachineReport:
+        """Return everything collected, with the GPUs that only PCI shows, and start again.
+
+        Those are told when the bus was read, and whenever the reason that no reader shows them has changed.
+
+        Args:
+            snapshot: the newest one, assembled after the last `add`.
+            now_ns: nanoseconds since 1970, when such reasons are judged.
+        """
+        judged = {
+            device.key: next(iter(device.readings.values()))
+            for device in snapshot.devices
+            if device.side is Side.PCI_ONLY
+        }
+        if _reasons(judged) != _reasons(self._pci_told) or (self._pci_due and judged):
+            self._samples += pci_samples(snapshot, now_ns)
+        self._pci_told = judged
+        report = MachineReport(
+            machine=snapshot.node,
+            samples=tuple(self._samples),
+            events=tuple(self._events),
+            readers=tuple(self._statuses.values()),
+            inventory=self._inventory,
+        )
+        self._samples, self._events, self._statuses = [], [], {}
+        self._inventory, self._pci_due = None, False
+        return report
+
+
+def _reasons(judged: dict[str, Reading]) -> dict[str, tuple[object, str]]:
+    return {key: (reading.absent, reading.detail) for key, reading in judged.items()}

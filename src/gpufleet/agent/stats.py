@@ -1,0 +1,55 @@
+"""What the agent counts about itself."""
+
+import msgspec
+
+
+class LaneStats(msgspec.Struct):
+    """Passes of one lane of one reader since the agent started."""
+
+    passes: int = 0
+    failures: int = 0
+
+
+class SendStats(msgspec.Struct):
+    """The way to the hub since the agent started.
+
+    Attributes:
+        batches: made.
+        lost: batches that could not be written to the spool.
+        acknowledged: batches that the hub has taken.
+        refused: batches that the hub will never take, set aside.
+        failures: posts that will be made again.
+        last_success: nanoseconds since 1970 of the newest acknowledgement, or None.
+        last_error: words of the newest failure; empty after a success.
+    """
+
+    batches: int = 0
+    lost: int = 0
+    acknowledged: int = 0
+    refused: int = 0
+    failures: int = 0
+    last_success: int | None = None
+    last_error: str = ""
+
+
+class QueueStats(msgspec.Struct):
+    """The spool as it is now: records and bytes waiting, and records dropped for want of room."""
+
+    records: int = 0
+    bytes: int = 0
+    dropped: int = 0
+
+
+class AgentStats(msgspec.Struct):
+    """All of it.
+
+    Attributes:
+        started_at: nanoseconds since 1970.
+        lanes: by reader and lane.
+        send, queue: None when no hub is configured.
+    """
+
+    started_at: int
+    lanes: dict[tuple[str, str], LaneStats]
+    send: SendStats | None = None
+    queue: QueueStats | None = None

@@ -1,0 +1,64 @@
+"""`gpufleet agent`: the daemon of a node."""
+
+import asyncio
+import logging
+import os
+from typing import Annotated
+
+import typer
+
+from gpufleet.cli.daemon import run_until_stopped
+from gpufleet.cli.logs import set_up_logs
+from gpufleet.cli.options import ConfigFile
+from gpufleet.config.agent import ENV_PREFIX, AgentConfig
+from gpufleet.config.load import load
+
+log = logging.getLogger(__name__)
+
+
+def agent(
+    config: ConfigFile = None,
+    hub: Annotated[
+        str | None, typer.Option("--hub", "--hub-url", metavar="URL", help="Push to this hub, such as http://hub:8470.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Answer here [default: 127.0.0.1:9470].")
+    ] = None,
+    insecure_listen: Annotated[
+        bool | None, typer.Option("--insecure-listen", help="Listen beyond loopback without TLS and token.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="ID", help="The cluster of this machine.")] = None,
+    node: Annotated[str | None, typer.Option(metavar="NAME", help="Name to report instead of the host name.")] = None,
+    state: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the spool is kept.")] = None,
+    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
+) -> None:
+    """Read this node on its schedule, serve what is known, push it to a hub. Runs until stopped."""
+    settings = load(
+        AgentConfig,
+        file=config,
+        env_prefix=ENV_PREFIX,
+        env=os.environ,
+        flags={
+            "hub.url": hub,
+            "listen": listen,
+            "insecure_listen": insecure_listen,
+            "cluster": cluster,
+            "node": node,
+            "state": state,
+            "log_level": log_level,
+        },
+    )
+    set_up_logs(settings.log_level)
+    run_until_stopped(lambda stop: run_agent(settings, stop))
+
+
+async def run_agent(config: AgentConfig, stop: asyncio.Event) -> None:
+    """Run an agent until `stop` is set, or it fails."""
+    from gpufleet.wiring.agent import running_agent
+
+    async with running_agent(config) as running:
+        log.info("agent answers at %s%s", running.url, f", pushes to {config.hub.url}" if config.hub.url else "")
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        log.info("agent stops")

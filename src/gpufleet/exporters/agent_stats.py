@@ -1,0 +1,58 @@
+"""What the agent counts about itself, as Prometheus families on the same page as the snapshot."""
+
+from gpufleet.agent.stats import AgentStats, QueueStats, SendStats
+from gpufleet.exporters.exposition import Page, labelled
+from gpufleet.exporters.prometheus import render_page
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.time import NANOS
+
+
+def render_agent_page(snapshot: Snapshot, stats: AgentStats) -> bytes:
+    """Return the page that an agent serves: the snapshot, and the agent's own figures."""
+    page = render_page(snapshot)
+    node = labelled({"node": snapshot.node.name})
+    _gauge(page, "gpufleet_agent_start_timestamp_seconds", "When the agent started, since 1970")
+    page.add("gpufleet_agent_start_timestamp_seconds", node, stats.started_at / NANOS)
+    _counter(page, "gpufleet_reader_passes_total", "Passes ended since the agent started")
+    _counter(page, "gpufleet_reader_failures_total", "Passes that failed since the agent started")
+    for (reader, lane), counts in stats.lanes.items():
+        labels = f"{node},{labelled({'reader': reader, 'lane': lane})}"
+        page.add("gpufleet_reader_passes_total", labels, counts.passes)
+        page.add("gpufleet_reader_failures_total", labels, counts.failures)
+    if stats.send is not None:
+        _send(page, node, stats.send)
+    if stats.queue is not None:
+        _queue(page, node, stats.queue)
+    return page.encode()
+
+
+def _send(page: Page, node: str, send: SendStats) -> None:
+    for family, words, value in (
+        ("gpufleet_batches_total", "Batches made since the agent started", send.batches),
+        ("gpufleet_batches_lost_total", "Batches that could not be written to the spool", send.lost),
+        ("gpufleet_batches_acknowledged_total", "Batches that the hub has taken", send.acknowledged),
+        ("gpufleet_batches_refused_total", "Batches that the hub will never take, set aside", send.refused),
+        ("gpufleet_push_failures_total", "Posts to the hub that failed and are made again", send.failures),
+    ):
+        _counter(page, family, words)
+        page.add(family, node, value)
+    if send.last_success is not None:
+        _gauge(page, "gpufleet_push_last_success_timestamp_seconds", "When the hub last took a batch, since 1970")
+        page.add("gpufleet_push_last_success_timestamp_seconds", node, send.last_success / NANOS)
+
+
+def _queue(page: Page, node: str, queue: QueueStats) -> None:
+    _gauge(page, "gpufleet_spool_records", "Batches waiting in the spool")
+    page.add("gpufleet_spool_records", node, queue.records)
+    _gauge(page, "gpufleet_spool_bytes", "Bytes waiting in the spool")
+    page.add("gpufleet_spool_bytes", node, queue.bytes)
+    _counter(page, "gpufleet_spool_dropped_total", "Batches dropped from a full spool since it was made")
+    page.add("gpufleet_spool_dropped_total", node, queue.dropped)
+
+
+def _gauge(page: Page, family: str, words: str) -> None:
+    page.declare(family, "gauge", words)
+
+
+def _counter(page: Page, family: str, words: str) -> None:
+    page.declare(family, "counter", words)
