@@ -229,7 +229,7 @@ def test_what_does_not_fit_is_refused_and_stops_nothing(
     store: ClickHouseStore, cluster: str, values: dict[str, object], column: str
 ) -> None:
     with pytest.raises(StoreError, match=column):
-        store.write([accept(cluster, "m", [fast(**values)])], f"{cluster}-bad")
+        store.write([accept(cluster, "m", [fast(T0, **values)])], f"{cluster}-bad")
     store.write([accept(cluster, "m", [fast(gpu_power_watts=1)])], f"{cluster}-good")
     (stored,) = store.latest(cluster, "m")
     assert stored.sample.values == {"gpu_power_watts": 1.0}

@@ -17,7 +17,6 @@ _SIMPLE = {
     "UInt16": "uint16",
     "UInt32": "uint32",
     "UInt64": "uint64",
-    "Int32": "int32",
     "Int64": "int64",
 }
 
@@ -64,10 +63,13 @@ def _plain(type_: Any, cells: list[Any]) -> Any:
 
     if pa.types.is_timestamp(type_):
         return pa.array(cells, pa.int64()).view(type_)
-    if type_ == pa.float64() and any(type(cell) is int for cell in cells):
+    try:
+        return pa.array(cells, type_)
+    except pa.ArrowInvalid:
+        if type_ != pa.float64():
+            raise
         # Arrow refuses integers past 2^53 here; a metric that is a float takes the nearest one
-        cells = [None if cell is None else float(cell) for cell in cells]
-    return pa.array(cells, type_)
+        return pa.array([None if cell is None else float(cell) for cell in cells], type_)
 
 
 def _element(type_: str) -> str:

@@ -52,7 +52,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
         key: sorting key: the identity of a row.
         version: column whose greatest value wins among rows of one identity, or empty for the last written.
         partition: expression, or empty for one partition.
-        granularity: rows a mark of the index; small where single machines are looked up in wide rows.
+        lookup: single machines are looked up in it, so an answer should touch few rows and one file: small
+            steps of the index, and parts always in the compact format, which keeps all columns in one file.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[str, ...]
     version: str = ""
     partition: str = ""
-    granularity: int = 8192
+    lookup: bool = False
 
 
 SUBJECT = (
@@ -127,7 +128,7 @@ def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[Table, ...]:
     samples = _sample_columns(core)
     return (
         Table(name="samples", columns=samples, key=_SAMPLE_KEY, partition="toDate(measured_at)"),
-        Table(name="latest", columns=samples, key=_SAMPLE_KEY[:-1], version="measured_at", granularity=256),
+        Table(name="latest", columns=samples, key=_SAMPLE_KEY[:-1], version="measured_at", lookup=True),
         DIM_SAMPLES,
         ABSENCE_SETS,
         INFO,
@@ -167,7 +168,7 @@ ABSENCE_SETS = Table(
         Column("details", "Array(String)"),
     ),
     key=("id",),
-    granularity=256,
+    lookup=True,
 )
 
 INFO = Table(
@@ -182,7 +183,7 @@ INFO = Table(
         Column("text", STRING),
     ),
     key=("cluster", "machine", "view", "reader", "lane", "info_set", "since", "metric"),
-    granularity=256,
+    lookup=True,
 )
 
 VIEWS = Table(
@@ -201,7 +202,7 @@ VIEWS = Table(
     ),
     key=("cluster", "machine", "view", "reader"),
     version="reported_at",
-    granularity=256,
+    lookup=True,
 )
 
 READER_STATUS = Table(
@@ -222,7 +223,7 @@ READER_STATUS = Table(
     ),
     key=("cluster", "machine", "reader", "lane"),
     version="reported_at",
-    granularity=256,
+    lookup=True,
 )
 
 EVENTS = Table(
@@ -272,7 +273,7 @@ INVENTORY = Table(
         Column("devices", "Array(UInt32)"),
         Column("class_codes", "Array(UInt32)"),
         Column("drivers", "Array(Nullable(String))"),
-        Column("numa_nodes", "Array(Nullable(Int32))"),
+        Column("numa_nodes", "Array(Nullable(Int64))"),
         Column("physical_functions", "Array(Nullable(String))"),
     ),
     key=("cluster", "machine", "reported_at"),
@@ -301,7 +302,8 @@ def render_create(table: Table, engine: Engine = Engine.PLAIN) -> str:
     replicated = engine is Engine.REPLICATED
     window = "replicated_deduplication_window" if replicated else "non_replicated_deduplication_window"
     settings = {
-        "index_granularity": table.granularity,
+        "index_granularity": 512 if table.lookup else 8192,
+        **({"min_bytes_for_wide_part": 1 << 40} if table.lookup else {}),
         window: DEDUPLICATION_WINDOW,
         "fsync_after_insert": 1,
         "fsync_part_directory": 1,

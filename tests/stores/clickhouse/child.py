@@ -1,0 +1,132 @@
+"""Processes of their own for what one process cannot show: `python child.py WHAT FOLDER`. Each prints JSON lines."""
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from gpufleet.model.absence import Absent
+from gpufleet.model.catalogue import CATALOGUE, CORE_METRICS, Lane
+from gpufleet.model.errors import StoreError
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.stored import Accepted
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.client import Handles, connector, parse_dsn
+from gpufleet.stores.clickhouse.migrate import migrate
+from gpufleet.stores.clickhouse.schema import tables
+from tests.support.accepted import accept
+
+T0 = 1_700_000_000_000_000_000
+GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
+
+
+def say(value: object) -> None:
+    print(json.dumps(value), flush=True)
+
+
+def one(number: int) -> Accepted:
+    values: dict[str, Value | Absent] = {"gpu_power_watts": float(number), "gpu_name": f"name {number // 3}"}
+    sample = Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=T0 + number, values=values)
+    return accept("c", "m", [sample], seq=number + 1)
+
+
+def opened(folder: str) -> ClickHouseStore:
+    store = ClickHouseStore.open(f"chdb://{folder}")
+    store.migrate()
+    return store
+
+
+def write_until_killed(folder: str) -> None:
+    store = opened(folder)
+    number = len(points(store))
+    while True:
+        store.write([one(number)], f"token {number}")
+        say(number)
+        number += 1
+
+
+def points(store: ClickHouseStore) -> list[float]:
+    found = store.series("c", "m", ["gpu_power_watts"], T0, T0 + 10_000, 1)
+    return [float(value) for _, value in found.get((GPU.key, "gpu_power_watts"), [])]
+
+
+def read(folder: str) -> None:
+    store = opened(folder)
+    say(points(store))
+    say({name: stats.rows for name, stats in store.stats().items()})
+    store.write([one(9_000)], "token 0")  # a token of the process that was killed
+    say(store.stats()["samples"].rows)
+    (stored,) = store.latest("c", "m")
+    say(stored.sample.values["gpu_name"])
+    store.close()
+    store.close()
+    try:
+        store.latest("c", "m")
+    except StoreError as error:
+        say(str(error))
+
+
+def try_to_open(folder: str) -> None:
+    try:
+        ClickHouseStore.open(f"chdb://{folder}")
+    except StoreError as error:
+        say(str(error))
+
+
+def upgrade(folder: str) -> None:
+    """A folder made with an older catalogue, brought forward; then one that a newer build made."""
+    older = [metric for metric in CORE_METRICS if metric is not CATALOGUE["gpu_power_watts"]]
+    dsn = parse_dsn(f"chdb://{folder}")
+    handles = Handles(dsn, connector(dsn))
+    migrate(handles.writer, tables(older), dsn.engine)
+    handles.writer.command(
+        "INSERT INTO latest (cluster, machine, reader, lane, provenance, measured_at, received_at, host_load_1m) "
+        "VALUES ('c', 'm', 'host', 'fast', 'host_local_probe', 1, 1, 0.5)"
+    )
+    handles.close()
+    store = opened(folder)
+    store.write([one(1)], "t")
+    say([stored.sample.values for stored in store.latest("c", "m")])
+    store.close()
+    handles = Handles(dsn, connector(dsn))
+    say(migrate(handles.writer, tables(), dsn.engine))
+    say(handles.writer.query("SELECT length(statements) FROM schema_migrations ORDER BY applied_at").result_columns[0])
+    handles.writer.command("INSERT INTO schema_migrations VALUES (1000, 1000, now(), [])")
+    handles.close()
+    try:
+        opened(folder)
+    except StoreError as error:
+        say(str(error))
+
+
+def fork(folder: str) -> None:
+    store = opened(folder)
+    warnings.simplefilter("ignore")  # that forking with threads is dangerous is what this shows
+    child = os.fork()
+    if child == 0:
+        try:
+            store.latest("c", "m")
+        except StoreError as error:
+            say(str(error))
+        os._exit(0)
+    os.waitpid(child, 0)
+    store.close()
+
+
+def without_libraries(folder: str) -> None:
+    for name in ("chdb", "clickhouse_connect", "pyarrow"):
+        sys.modules[name] = None  # type: ignore[assignment]  # what the import system does for "there is none"
+    try_to_open(folder)
+
+
+CHILDREN: dict[str, Callable[[str], None]] = {
+    child.__name__: child for child in (write_until_killed, read, try_to_open, upgrade, fork, without_libraries)
+}
+
+if __name__ == "__main__":
+    CHILDREN[sys.argv[1]](sys.argv[2])

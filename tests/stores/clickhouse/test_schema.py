@@ -1,0 +1,54 @@
+"""The tables as statements: golden files, and how an older store is brought forward."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpufleet.model.catalogue import CATALOGUE, CORE_METRICS, Storage, ValueType
+from gpufleet.stores.clickhouse.schema import Engine, Table, render_alters, render_create, tables
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("engine", list(Engine))
+def test_statements_are_as_reviewed(engine: Engine) -> None:
+    """Regenerate with `python tests/stores/clickhouse/golden/render.py`, and read the difference."""
+    rendered = ";\n\n".join(render_create(table, engine) for table in tables()) + ";\n"
+    assert rendered == (GOLDEN / f"{engine}.sql").read_text()
+
+
+def test_every_core_metric_has_a_column_in_samples_and_latest() -> None:
+    samples, latest, *_ = tables()
+    assert {metric.name for metric in CORE_METRICS} <= {column.name for column in samples.columns}
+    assert samples.columns == latest.columns
+
+
+def test_integers_of_tails_and_dimensions_are_never_negative() -> None:
+    for metric in CATALOGUE.values():
+        if metric.storage in (Storage.TAIL, Storage.DIM) and metric.type is ValueType.INT:
+            assert metric.low is not None, metric.name
+            assert metric.low >= 0, metric.name
+
+
+def test_an_older_table_gains_columns_and_names_of_states() -> None:
+    older_state = msgspec.structs.replace(CATALOGUE["gpu_state"], states=("ok", "lost"))
+    older = [
+        older_state if metric.name == "gpu_state" else metric
+        for metric in CORE_METRICS
+        if metric.name != "gpu_power_watts"
+    ]
+    statements = render_alters(tables()[0], _present(tables(older)[0]))
+    added, widened = (statement.split(" CODEC")[0] for statement in statements)
+    assert added == "ALTER TABLE samples ADD COLUMN IF NOT EXISTS `gpu_power_watts` Nullable(Float64)"
+    names = "'ok' = 0, 'lost' = 1, 'reset_required' = 2, 'hung' = 3, 'unreadable' = 4"
+    assert widened == f"ALTER TABLE samples MODIFY COLUMN `gpu_state` Nullable(Enum8({names}))"
+
+
+def test_a_newer_tables_columns_are_left_alone() -> None:
+    older = [metric for metric in CORE_METRICS if metric.name != "gpu_power_watts"]
+    assert render_alters(tables(older)[0], _present(tables()[0])) == []
+
+
+def _present(table: Table) -> dict[str, str]:
+    return {column.name: column.type for column in table.columns}

@@ -1,0 +1,89 @@
+"""Values over time: means of gauges, last values of counters and states, and limits that say what to do."""
+
+import pytest
+
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import StoreError
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.support.accepted import accept
+
+T0 = 1_700_000_000 * NANOS
+STEP = 60 * NANOS
+GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
+
+
+def sample(second: int, values: dict[str, Value], *, reader: str = "nvml", view: View | None = GPU) -> Sample:
+    return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=T0 + second * NANOS, values={**values})
+
+
+def test_each_kind_is_brought_to_steps_in_its_way(store: ClickHouseStore, cluster: str) -> None:
+    samples = [
+        sample(1, {"gpu_power_watts": 100.0, "gpu_ecc_corrected_errors_total": 2**63, "gpu_state": "ok"}),
+        sample(59, {"gpu_power_watts": 200.0, "gpu_ecc_corrected_errors_total": 2**63 + 5, "gpu_state": "lost"}),
+        sample(130, {"gpu_power_watts": 0.0, "gpu_bar1_used_bytes": 7, "gpu_mig_mode": "enabled"}),
+        sample(180, {"gpu_power_watts": 999.0}),
+        sample(3, {"host_load_1m": 1.5}, reader="host", view=None),
+    ]
+    store.write([accept(cluster, "m", samples)], f"{cluster}-t")
+    asked = [
+        "gpu_power_watts",
+        "gpu_ecc_corrected_errors_total",
+        "gpu_state",
+        "gpu_bar1_used_bytes",
+        "gpu_mig_mode",
+        "host_load_1m",
+        "gpu_power_watts",
+        "gpu_sm_clock_hertz",
+    ]
+    assert store.series(cluster, "m", asked, T0, T0 + 3 * STEP, STEP) == {
+        (GPU.key, "gpu_power_watts"): [(T0, 150.0), (T0 + 2 * STEP, 0.0)],
+        (GPU.key, "gpu_ecc_corrected_errors_total"): [(T0, 2**63 + 5)],
+        (GPU.key, "gpu_state"): [(T0, "lost")],
+        (GPU.key, "gpu_bar1_used_bytes"): [(T0 + 2 * STEP, 7)],
+        (GPU.key, "gpu_mig_mode"): [(T0 + 2 * STEP, "enabled")],
+        (None, "host_load_1m"): [(T0, 1.5)],
+    }
+
+
+def test_what_arrived_twice_counts_once(store: ClickHouseStore, cluster: str) -> None:
+    low, high = sample(0, {"gpu_power_watts": 100.0}), sample(1, {"gpu_power_watts": 200.0})
+    store.write([accept(cluster, "m", [low])], f"{cluster}-a")
+    store.write([accept(cluster, "m", [low, high])], f"{cluster}-b")
+    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + STEP, STEP) == {
+        (GPU.key, "gpu_power_watts"): [(T0, 150.0)]
+    }
+
+
+def test_readers_are_not_mixed_into_one_series(store: ClickHouseStore, cluster: str) -> None:
+    nvml = [sample(second, {"gpu_power_watts": 100.0}) for second in (0, 60)]
+    other = [sample(1, {"gpu_power_watts": 900.0}, reader="dcgm")]
+    store.write([accept(cluster, "m", [*nvml, *other])], f"{cluster}-t")
+    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 2 * STEP, STEP) == {
+        (GPU.key, "gpu_power_watts"): [(T0, 100.0), (T0 + STEP, 100.0)]
+    }
+
+
+def test_the_most_points_are_allowed_and_one_more_is_not(store: ClickHouseStore, cluster: str) -> None:
+    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 11_000 * NANOS, NANOS) == {}
+    with pytest.raises(StoreError, match=r"11001 steps, the limit is 11000: ask for a step of at least 1\.000 s"):
+        store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 11_001 * NANOS, NANOS)
+
+
+@pytest.mark.parametrize(
+    ("metric", "start", "end", "step", "words"),
+    [
+        ("gpu_power_watts`, version()", T0, T0 + 1, 1, "not in the catalogue"),
+        ("gpu_name", T0, T0 + 1, 1, "is a text"),
+        ("gpu_fan_speed_ratio", T0, T0 + 1, 1, "has dimensions"),
+        ("gpu_power_watts", T0, T0 + 1, 0, "step of 0 ns"),
+        ("gpu_power_watts", T0, T0, 1, "is not after the start"),
+    ],
+)
+def test_what_has_no_series_is_refused(
+    store: ClickHouseStore, metric: str, start: int, end: int, step: int, words: str
+) -> None:
+    with pytest.raises(StoreError, match=words):
+        store.series("c", "m", [metric], start, end, step)
