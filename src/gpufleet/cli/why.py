@@ -1,0 +1,63 @@
+"""`gpufleet why`: each reading of a device or allocation, who read it, and why there is none."""
+
+import datetime as dt
+import shutil
+import sys
+from typing import Annotated
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from gpufleet.cli.devices import find_device
+from gpufleet.cli.errors import CommandError
+from gpufleet.cli.explain import Explanation, explain_answer, explain_device, explain_host
+from gpufleet.cli.fetch import get
+from gpufleet.cli.options import AgentUrl, ConfigFile, Json
+from gpufleet.cli.source import take_snapshot
+from gpufleet.model.answer import AllocationAnswer
+
+
+def why(
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="Start of a UUID, PCI address, index, `host`, or allocation id.")
+    ],
+    json: Json = False,
+    agent: AgentUrl = None,
+    hub: Annotated[str | None, typer.Option(metavar="URL", help="Ask this hub about an allocation.")] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Show each reading of a device or allocation with its reader, side, age, and value or reason."""
+    explanation = _of_allocation(hub, what) if hub is not None else _of_device(what, agent, config)
+    if json:
+        sys.stdout.buffer.write(msgspec.json.encode(explanation) + b"\n")
+        return
+    from gpufleet.cli.explain_table import render_explanation
+
+    page = render_explanation(
+        explanation, width=shutil.get_terminal_size((140, 40)).columns, colour=sys.stdout.isatty()
+    )
+    sys.stdout.write(page)
+
+
+def _of_device(what: str, agent: str | None, config: ConfigFile) -> Explanation:
+    snapshot = take_snapshot(agent, config)
+    now = dt.datetime.now(dt.UTC)
+    if what == "host":
+        return explain_host(snapshot, now)
+    found = find_device(snapshot, what)
+    if found is None:
+        known = ", ".join(device.uuid or device.pci_address or device.key for device in snapshot.devices) or "none"
+        raise CommandError(
+            f"no device of {snapshot.node.name} is {what}; its devices: {known}. "
+            "For the machine itself say `host`; for an allocation give its hub with --hub URL"
+        )
+    return explain_device(snapshot, *found, now)
+
+
+def _of_allocation(hub: str, what: str) -> Explanation:
+    body = get(hub, f"/v1/allocations/{quote(what, safe='')}/metrics")
+    try:
+        return explain_answer(msgspec.json.decode(body, type=AllocationAnswer))
+    except msgspec.DecodeError as error:
+        raise CommandError(f"{hub} does not answer as a hub of this version: {error}") from error
