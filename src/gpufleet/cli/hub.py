@@ -1,58 +1,67 @@
-"""`gpufleet hub`: run a hub until told to stop."""
+"""`gpufleet hub`: the central store of a fleet."""
 
 import asyncio
+import logging
 import os
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpufleet.cli.errors import CommandError
+from gpufleet.cli.daemon import run_until_stopped
+from gpufleet.cli.logs import set_up_logs
 from gpufleet.config.hub import ENV_PREFIX, HubConfig
 from gpufleet.config.load import load
 
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The hub's configuration (TOML).")
-]
-ListenOption = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Where to answer; 127.0.0.1:8470 unless told.")
-]
-StateOption = Annotated[str | None, typer.Option(metavar="DIR", help="Folder of the log, registry and store.")]
-StoreOption = Annotated[
-    str | None, typer.Option(metavar="DSN", help="chdb:///FOLDER, or clickhouse://HOST/DATABASE; embedded unless told.")
-]
-InsecureOption = Annotated[
-    bool, typer.Option("--insecure-listen", help="Listen beyond loopback: this build has neither TLS nor tokens.")
-]
+log = logging.getLogger(__name__)
 
 
 def hub(
-    config: ConfigOption = None,
-    listen: ListenOption = None,
-    state: StateOption = None,
-    store: StoreOption = None,
-    insecure_listen: InsecureOption = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="The hub's configuration (TOML).")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Answer here [default: 127.0.0.1:8470].")
+    ] = None,
+    insecure_listen: Annotated[
+        bool | None,
+        typer.Option("--insecure-listen", help="Listen beyond loopback; this build has neither TLS nor tokens."),
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Where log, registry and embedded store are kept.")
+    ] = None,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="DSN", help="chdb:///FOLDER or clickhouse://HOST:PORT/DATABASE [default: embedded]."),
+    ] = None,
+    log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Run a hub: take batches, keep them, answer from them."""
-    flags = {"listen": listen, "state": state, "store": store, "insecure_listen": insecure_listen or None}
-    in_force = load(HubConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags=flags)
-    configure_logging(in_force.log_level)
-    run_loop(_serve(in_force))
+    """Take batches of a fleet, keep them, and answer from them. Runs until stopped."""
+    settings = load(
+        HubConfig,
+        file=config,
+        env_prefix=ENV_PREFIX,
+        env=os.environ,
+        flags={
+            "listen": listen,
+            "insecure_listen": insecure_listen,
+            "state": state,
+            "store": store,
+            "log_level": log_level,
+        },
+    )
+    set_up_logs(settings.log_level)
+    run_until_stopped(lambda stop: run_hub(settings, stop))
 
 
-async def _serve(config: HubConfig) -> None:
+async def run_hub(config: HubConfig, stop: asyncio.Event) -> None:
+    """Run a hub until `stop` is set."""
     from gpufleet.wiring.hub import running_hub
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
     async with running_hub(config) as running:
-        print(f"gpufleet hub answers at {running.url}")
-        print(f"  nodes    {running.url}/v1/nodes")
-        print(f"  API      {running.url}/openapi.json")
-        print(f"  metrics  {running.url}/metrics")
-        print(f"  state    {config.folder}, store {shown(config.store_dsn)}", flush=True)
-        await _until(stop, running.task)
-        print("gpufleet hub is stopping", flush=True)
+        log.info("hub answers at %s: /v1/nodes, /v1/gpus, /openapi.json, /metrics", running.url)
+        log.info("hub keeps its state in %s", config.folder)
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        log.info("hub stops: flushing what it has")

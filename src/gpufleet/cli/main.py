@@ -7,6 +7,7 @@
 141 whoever read our output stopped reading
 """
 
+import logging
 import os
 import sys
 from typing import Annotated, Any, NoReturn
@@ -56,6 +57,8 @@ def main() -> NoReturn:
 
 
 def _run() -> int:
+    # Only daemons log; what goes wrong in a command is part of its answer.
+    logging.getLogger("gpufleet").addHandler(logging.NullHandler())
     try:
         code = app(standalone_mode=False)
         sys.stdout.flush()

@@ -14,6 +14,8 @@ from gpufleet.model.status import ReaderState
 from gpufleet.model.view import ViewKind
 
 NOTHING = "–"
+UUID_LETTERS = 12
+"""Enough of a UUID to tell devices of a machine apart, and for `gpufleet why`."""
 
 
 class TableExporter:
@@ -66,7 +68,7 @@ def _head(snapshot: Snapshot) -> Text:
 def _gpus(snapshot: Snapshot) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title, right in (
-        ("#", True), ("GPU", False), ("identity", False), ("util", True), ("memory", True), ("temp", True),
+        ("#", True), ("GPU", False), ("UUID", False), ("PCI", False), ("util", True), ("memory", True), ("temp", True),
         ("power", True), ("state", False),
     ):  # fmt: skip
         table.add_column(title, justify="right" if right else "left", no_wrap=title != "state", overflow="fold")
@@ -76,7 +78,8 @@ def _gpus(snapshot: Snapshot) -> Table:
         table.add_row(
             NOTHING if device.index is None else str(device.index),
             device.name or (f"{device.kind} ({device.side})"),
-            device.pci_address or device.uuid or device.instance or NOTHING,
+            (device.uuid or device.instance or NOTHING)[:UUID_LETTERS],
+            device.pci_address or NOTHING,
             _shown(readings, "gpu_utilization_ratio", percent_words),
             _pair(readings, "gpu_memory_used_bytes", "gpu_memory_total_bytes", bytes_words),
             _shown(readings, "gpu_temperature_celsius", lambda value: f"{value:.0f} °C"),

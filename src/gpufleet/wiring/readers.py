@@ -6,13 +6,18 @@ from gpufleet.channels.local import LocalFiles
 from gpufleet.config.agent import Readers
 from gpufleet.ports import Clock, Reader
 from gpufleet.readers.host import HostReader
+from gpufleet.readers.nvml.reader import NvmlReader
 
 
 def _host(clock: Clock) -> Reader:
     return HostReader(LocalFiles(), clock)
 
 
-READERS: dict[str, Callable[[Clock], Reader]] = {"host": _host}
+def _nvml(_: Clock) -> Reader:
+    return NvmlReader()
+
+
+READERS: dict[str, Callable[[Clock], Reader]] = {"host": _host, "nvml": _nvml}
 """Name, as in the configuration, to how it is made for this machine."""
 
 READ_TWICE = frozenset({"host"})
