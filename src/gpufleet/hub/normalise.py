@@ -1,0 +1,258 @@
+"""Checks every value of a batch against the catalogue. Pure.
+
+One bad value costs itself: it becomes `Absent(invalid_value)` and its row, column and batch go on. A column that
+is fine is only looked at by whole-column operations; the cell-by-cell way is for columns that are not.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from typing import TypeVar, cast
+
+import msgspec
+
+from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
+from gpufleet.model.time import NANOS
+from gpufleet.model.wire import Cell, DimBlock, SampleBlock, WireAbsence, WireBatch
+
+FUTURE_TOLERANCE_SECONDS = 600
+"""A sender's clock may be this much ahead before its rows are dropped."""
+
+_Block = TypeVar("_Block", SampleBlock, DimBlock)
+
+_NONE = type(None)
+_TYPES: dict[ValueType, frozenset[type]] = {
+    ValueType.INT: frozenset((int, _NONE)),
+    ValueType.FLOAT: frozenset((int, float, _NONE)),
+    ValueType.ENUM: frozenset((str, _NONE)),
+    ValueType.TEXT: frozenset((str, _NONE)),
+}
+"""Types that a column may have without a closer look."""
+
+
+class Normalised(msgspec.Struct, kw_only=True):
+    """A batch fit for the store, and what it took.
+
+    Attributes:
+        batch: every value valid for its catalogue row, or absent with a reason.
+        unknown_metrics: name to cells dropped, of metrics that this build's catalogue does not have.
+        invalid_values: name to cells that were made absent, or dropped where their labels do not fit.
+        future_rows: rows dropped because they say that they were measured in the future.
+    """
+
+    batch: WireBatch
+    unknown_metrics: Counter[str]
+    invalid_values: Counter[str]
+    future_rows: int
+
+
+def normalise(batch: WireBatch, received_at: int) -> Normalised:
+    """Check a batch that `codecs.batch.decode` has found well formed; the input is not changed.
+
+    Args:
+        batch: as decoded.
+        received_at: nanoseconds since 1970 by the hub's clock.
+    """
+    work = _Work(batch, received_at + FUTURE_TOLERANCE_SECONDS * NANOS)
+    samples = [work.clean_samples(block) for block in batch.samples]
+    dims = [block for block in map(work.clean_dims, batch.dims) if block is not None]
+    clean = msgspec.structs.replace(batch, samples=samples, dims=dims, absences=work.absences.sets)
+    return Normalised(
+        batch=clean,
+        unknown_metrics=work.unknown_metrics,
+        invalid_values=work.invalid_values,
+        future_rows=work.future_rows,
+    )
+
+
+class _Absences:
+    """The batch's sets of absences, and further ones as they are needed."""
+
+    def __init__(self, sets: Sequence[list[WireAbsence]]) -> None:
+        self.sets = list(sets)
+        self._names = [frozenset(entry.metric for entry in entries) for entries in sets]
+        self._made: dict[tuple[int, tuple[WireAbsence, ...]], int] = {}
+
+    def names(self, index: int, metric: str) -> bool:
+        """Tell whether a set has an entry for a metric."""
+        return index >= 0 and metric in self._names[index]
+
+    def extend(self, index: int, added: Iterable[WireAbsence]) -> int:
+        """Return the index of a set with further entries; they replace entries of the same metric."""
+        key = index, tuple(added)
+        if key not in self._made:
+            entries = {entry.metric: entry for entry in (self.sets[index] if index >= 0 else ())}
+            entries.update((entry.metric, entry) for entry in key[1])
+            self._made[key] = len(self.sets)
+            self.sets.append([entries[name] for name in sorted(entries)])
+            self._names.append(frozenset(entries))
+        return self._made[key]
+
+
+class _Work:
+    """One batch on its way."""
+
+    def __init__(self, batch: WireBatch, latest: int) -> None:
+        self.absences = _Absences(batch.absences)
+        self.unknown_metrics: Counter[str] = Counter()
+        self.invalid_values: Counter[str] = Counter()
+        self.future_rows = 0
+        self._latest = latest
+        self._subjects = [Subject(view.kind.value) for view in batch.views]
+
+    def clean_samples(self, block: SampleBlock) -> SampleBlock:
+        """Return the block with known metrics and valid cells only."""
+        block = self._drop_future(block)
+        kinds = self._kinds(block.view)
+        added: dict[int, list[WireAbsence]] = {}
+        metrics: list[str] = []
+        columns: list[list[Cell]] = []
+        for name, column in zip(block.metrics, block.columns, strict=True):
+            metric = CATALOGUE.get(name)
+            if metric is None:
+                self.unknown_metrics[name] += len(column)
+            elif metric.dims:
+                self.invalid_values[name] += len(column)
+            else:
+                metrics.append(name)
+                columns.append(self._clean_column(metric, column, block, kinds, added))
+        return msgspec.structs.replace(
+            block, metrics=metrics, columns=columns, absence=self._extend_rows(block.absence, added)
+        )
+
+    def clean_dims(self, block: DimBlock) -> DimBlock | None:
+        """Return the block with valid cells only, or None if its metric is unknown or its labels do not fit."""
+        metric = CATALOGUE.get(block.metric)
+        if metric is None:
+            self.unknown_metrics[block.metric] += len(block.values)
+            return None
+        if not metric.dims or len(block.labels) != len(metric.dims):
+            self.invalid_values[block.metric] += len(block.values)
+            return None
+        block = self._drop_future(block)
+        added: dict[int, list[WireAbsence]] = {}
+        values = self._clean_column(metric, block.values, block, self._kinds(block.view), added)
+        return msgspec.structs.replace(block, values=values, absence=self._extend_rows(block.absence, added))
+
+    def _drop_future(self, block: _Block) -> _Block:
+        """Return the block without rows that are dated after the latest instant allowed."""
+        if max(block.measured_at, default=0) <= self._latest:
+            return block
+        keep = [at <= self._latest for at in block.measured_at]
+        self.future_rows += keep.count(False)
+        rows = ("machine", "view", "measured_at", "driver_session", "absence")
+        fewer = {name: list(compress(getattr(block, name), keep)) for name in rows}
+        if isinstance(block, SampleBlock):
+            columns = [list(compress(column, keep)) for column in block.columns]
+            return msgspec.structs.replace(block, columns=columns, **fewer)
+        labels = [list(compress(column, keep)) for column in block.labels]
+        return msgspec.structs.replace(block, labels=labels, values=list(compress(block.values, keep)), **fewer)
+
+    def _kinds(self, views: Sequence[int]) -> set[Subject]:
+        return {self._subjects[view] if view >= 0 else Subject.MACHINE for view in set(views)}
+
+    def _clean_column(
+        self,
+        metric: Metric,
+        column: list[Cell],
+        block: SampleBlock | DimBlock,
+        kinds: set[Subject],
+        added: dict[int, list[WireAbsence]],
+    ) -> list[Cell]:
+        """Return the column, or a mended copy; `added` gets the absences that rows need besides theirs."""
+        types = set(map(type, column))
+        if not kinds.issubset(metric.subjects) or not _all_fine(metric, column, types):
+            column = self._mend(metric, column, block, added)
+            types = set(map(type, column))
+        if _NONE in types:
+            self._explain(metric.name, column, block.absence, added)
+        return column
+
+    def _mend(
+        self,
+        metric: Metric,
+        column: list[Cell],
+        block: SampleBlock | DimBlock,
+        added: dict[int, list[WireAbsence]],
+    ) -> list[Cell]:
+        mended: list[Cell] = []
+        for row, (cell, view) in enumerate(zip(column, block.view, strict=True)):
+            subject = self._subjects[view] if view >= 0 else Subject.MACHINE
+            fit, problem = (cell, "") if cell is None else _judge(metric, subject, cell)
+            mended.append(fit)
+            if problem:
+                self.invalid_values[metric.name] += 1
+                added.setdefault(row, []).append(WireAbsence(metric.name, Reason.INVALID_VALUE, problem))
+        return mended
+
+    def _explain(
+        self, name: str, column: list[Cell], absence: Sequence[int], added: dict[int, list[WireAbsence]]
+    ) -> None:
+        """Give `not_reported` to cells that are absent without a reason."""
+        empty = [cell is None for cell in column]
+        if all(self.absences.names(index, name) for index in set(compress(absence, empty))):
+            return
+        for row in compress(range(len(column)), empty):
+            explained = any(entry.metric == name for entry in added.get(row, ()))
+            if not explained and not self.absences.names(absence[row], name):
+                added.setdefault(row, []).append(WireAbsence(name, Reason.NOT_REPORTED))
+
+    def _extend_rows(self, absence: list[int], added: dict[int, list[WireAbsence]]) -> list[int]:
+        if not added:
+            return absence
+        extended = list(absence)
+        for row, entries in added.items():
+            extended[row] = self.absences.extend(absence[row], entries)
+        return extended
+
+
+def _all_fine(metric: Metric, column: list[Cell], types: set[type]) -> bool:
+    """Tell whether every cell is valid as it is. A false alarm only costs the closer look."""
+    if not types <= _TYPES[metric.type]:
+        return False
+    if metric.type is ValueType.TEXT:
+        return True
+    if metric.type is ValueType.ENUM:
+        return set(column) <= {None, *metric.states}
+    present = [cell for cell in column if cell is not None] if _NONE in types else column
+    if not present:
+        return True
+    numbers = cast("list[int | float]", present)  # `types` has no str
+    if float in types and not math.isfinite(sum(numbers)):
+        return False
+    low, high = metric.low, metric.high
+    return (low is None or min(numbers) >= low) and (high is None or max(numbers) <= high)
+
+
+def _judge(metric: Metric, subject: Subject, cell: float | str) -> tuple[Cell, str]:
+    """Return the cell and no problem, or None and the problem in words that never quote the value."""
+    if subject not in metric.subjects:
+        return None, f"not a metric of a {subject}"
+    if metric.type is ValueType.TEXT:
+        return (cell, "") if isinstance(cell, str) else (None, "not a text")
+    if metric.type is ValueType.ENUM:
+        return (cell, "") if isinstance(cell, str) and cell in metric.states else (None, "not a state")
+    if isinstance(cell, (str, bool)):
+        return None, "not a number"
+    return _judge_number(metric, cell)
+
+
+def _judge_number(metric: Metric, number: float) -> tuple[Cell, str]:
+    if isinstance(number, float):
+        if math.isnan(number):
+            return None, "NaN"
+        if math.isinf(number):
+            return None, "infinite"
+    if metric.low is not None and number < metric.low:
+        return None, f"below {metric.low:g}"
+    if metric.high is not None and number > metric.high:
+        return None, f"above {metric.high:g}"
+    if metric.type is ValueType.INT and isinstance(number, float):
+        if not number.is_integer():
+            return None, "not an integer"
+        if not -(2**63) <= number < 2**64:
+            return None, "does not fit in 64 bits"
+        return int(number), ""
+    return number, ""
