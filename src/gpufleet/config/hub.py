@@ -1,0 +1,107 @@
+"""Configuration of the hub."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from gpufleet.config.agent import default_state, is_loopback, parse_listen
+from gpufleet.config.load import ImpossibleValueError
+
+ENV_PREFIX = "GPUFLEET_HUB_"
+"""What environment variables of the hub start with."""
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.1, le=86_400)]
+Bytes = Annotated[int, msgspec.Meta(ge=1 << 10, le=1 << 44)]
+
+
+class IngestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Taking batches.
+
+    Attributes:
+        max_body_bytes: a larger body is answered 413.
+        max_pending_bytes: bodies that are being received or made durable; beyond it, 503.
+        body_timeout_seconds: a body that takes longer to arrive is answered 408.
+        wal_max_bytes: what may wait on disk for the store; beyond it, 503.
+    """
+
+    max_body_bytes: Bytes = 8 << 20
+    max_pending_bytes: Bytes = 128 << 20
+    body_timeout_seconds: Seconds = 30.0
+    wal_max_bytes: Bytes = 4 << 30
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that would refuse every batch."""
+        if self.max_pending_bytes < self.max_body_bytes:
+            raise ImpossibleValueError("max_pending_bytes", "must be at least max_body_bytes")
+        if self.wal_max_bytes < 2 * self.max_body_bytes:
+            raise ImpossibleValueError("wal_max_bytes", "must be at least twice max_body_bytes")
+
+
+class FlushConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Writing to the store.
+
+    Attributes:
+        interval_seconds: pause between flushes while there is little to write.
+        max_records, max_bytes: one flush takes at most this many batches and bytes of bodies.
+    """
+
+    interval_seconds: Seconds = 1.0
+    max_records: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 5_000
+    max_bytes: Bytes = 16 << 20
+
+
+class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The hub.
+
+    Attributes:
+        listen: address and port; port 0 lets the kernel choose.
+        insecure_listen: listen beyond loopback though there is neither TLS nor a token.
+        state: folder of the log, the registry and the embedded store; `hub/` is made in it.
+        store: `chdb:///path` or `clickhouse://...`; None means embedded, in `state`.
+        registry: SQLAlchemy DSN; None means SQLite, in `state`.
+        clusters: ids of the clusters that this hub takes batches of.
+        stale_after_seconds: a machine that was not heard of for longer has no current values.
+        log_level: the least severe message that is logged.
+        ingest, flush: see there.
+    """
+
+    listen: str = "127.0.0.1:8470"
+    insecure_listen: bool = False
+    state: str = msgspec.field(default_factory=lambda: default_state(os.environ, os.getuid()))
+    store: str | None = None
+    registry: str | None = None
+    clusters: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1)] = ("local",)
+    stale_after_seconds: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 120.0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    ingest: IngestConfig = IngestConfig()
+    flush: FlushConfig = FlushConfig()
+
+    def __post_init__(self) -> None:
+        """Refuse to show the whole fleet beyond this machine by accident."""
+        host, _ = parse_listen(self.listen)
+        if not is_loopback(host) and not self.insecure_listen:
+            raise ImpossibleValueError(
+                "listen",
+                f"{self.listen} is reachable from other machines, and this build has neither TLS nor tokens: "
+                "listen on 127.0.0.1, or set insecure_listen = true if the network is trusted",
+            )
+        if not self.state:
+            raise ImpossibleValueError("state", "must name a folder")
+
+    @property
+    def folder(self) -> Path:
+        """Where this hub keeps its own."""
+        return Path(self.state, "hub")
+
+    @property
+    def store_dsn(self) -> str:
+        """The store's DSN."""
+        return self.store or f"chdb://{(self.folder / 'store').absolute()}"
+
+    @property
+    def registry_dsn(self) -> str:
+        """The registry's DSN."""
+        return self.registry or f"sqlite:///{(self.folder / 'registry.sqlite').absolute()}"

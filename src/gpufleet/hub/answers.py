@@ -1,0 +1,225 @@
+"""The allocation contract: who may answer for an allocation, and what. Pure.
+
+A whole machine answers for itself (bare_metal). Everything that is a part of a machine is answered only by who
+can see that part: from inside the guest, or by attribution. Until those exist the answer is `unavailable` with a
+reason, and not one value of the host is in it: a host's GPU never speaks for a guest's.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gpufleet.hub.freshness import Freshness
+from gpufleet.hub.readings import all_stale, devices, merge, merge_dimensions
+from gpufleet.model.absence import Reason
+from gpufleet.model.aggregate import AGGREGATED, aggregate
+from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec
+from gpufleet.model.answer import AllocationAnswer, AnswerDevice, MachineRecord
+from gpufleet.model.machine import MachineKind
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Reading
+from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored import StoredSample
+from gpufleet.model.time import to_datetime, to_ns
+from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address
+
+NOBODY_ANSWERS = {
+    AllocationKind.GPU_SLICE: (
+        Reason.GUEST_NOT_COLLECTED,
+        "nothing collects from inside this virtual machine, and the host's readings are not the guest's",
+    ),
+    AllocationKind.KUBEVIRT_VMI: (
+        Reason.GUEST_NOT_COLLECTED,
+        "nothing collects from inside this virtual machine, and the host's readings are not the guest's",
+    ),
+    AllocationKind.KUBERNETES_POD: (Reason.NOT_ATTRIBUTED, "nothing tells which devices this pod holds"),
+    AllocationKind.SLURM_JOB: (Reason.NOT_ATTRIBUTED, "nothing tells which devices this job holds"),
+}
+"""Kinds for which no reader and no attribution exists, with the reason that their answers carry."""
+
+
+class Located(msgspec.Struct, frozen=True):
+    """The machine that may answer for an allocation, or why there is none."""
+
+    machine: MachineRecord | None
+    reason: Reason | None = None
+    detail: str = ""
+
+
+def locate(allocation: Allocation, machines: Sequence[MachineRecord]) -> Located:
+    """Find the machine whose host-side readings are the allocation's own."""
+    target = allocation.spec.target
+    nobody = NOBODY_ANSWERS.get(allocation.spec.kind)
+    if nobody is not None:
+        return Located(None, *nobody)
+    nodes = [one for one in machines if one.cluster == target.cluster and one.machine.kind is MachineKind.NODE]
+    fits = [one for one in nodes if one.id == target.machine]
+    fits = fits or [one for one in nodes if one.machine.name == target.machine]
+    if not fits:
+        words = f"no machine of cluster {target.cluster!r} has the id or name {target.machine!r}"
+        return Located(None, Reason.TARGET_UNKNOWN, words)
+    if len(fits) > 1:
+        ids = ", ".join(sorted(one.id for one in fits))
+        return Located(None, Reason.AMBIGUOUS_TARGET, f"{target.machine!r} is the name of {ids}: target one by its id")
+    return Located(fits[0])
+
+
+def standing(allocation: Allocation, now: int) -> tuple[Reason, str] | None:
+    """Return why the allocation is not in force at this instant, or None when it is."""
+    spec = allocation.spec
+    if allocation.closed_at is not None and now >= to_ns(allocation.closed_at):
+        return Reason.ENDED, f"closed at {allocation.closed_at.isoformat()}"
+    if spec.valid_to is not None and now >= to_ns(spec.valid_to):
+        return Reason.ENDED, f"valid until {spec.valid_to.isoformat()}"
+    if spec.valid_from is not None and now < to_ns(spec.valid_from):
+        return Reason.NOT_STARTED, f"valid from {spec.valid_from.isoformat()}"
+    return None
+
+
+def answer(
+    allocation: Allocation,
+    machines: Sequence[MachineRecord],
+    stored: Sequence[StoredSample],
+    readers: Sequence[ReaderStatus],
+    now: int,
+    *,
+    stale_after_seconds: float,
+) -> AllocationAnswer:
+    """Answer for an allocation.
+
+    Args:
+        allocation: what is asked about.
+        machines: every machine of the allocation's cluster.
+        stored: the newest samples of the machine that `locate` finds.
+        readers: how that machine's readers are doing.
+        now: nanoseconds since 1970 by the hub's clock.
+        stale_after_seconds: a machine that was not heard of for longer has no current values.
+    """
+    over = standing(allocation, now)
+    if over is not None:
+        return _unavailable(allocation, *over)
+    located = locate(allocation, machines)
+    if located.machine is None:
+        assert located.reason is not None
+        return _unavailable(allocation, located.reason, located.detail)
+    return _host_answer(allocation, located.machine, stored, readers, now, stale_after_seconds)
+
+
+def listed_ids(
+    allocation: Allocation, machine: MachineRecord, stored: Sequence[StoredSample], freshness: Freshness
+) -> frozenset[str] | None:
+    """Return the ids of the devices that the allocation lists, or None when it has the whole machine."""
+    if allocation.spec.devices is None:
+        return None
+    own = [one for one in stored if _is_host_side(one)]
+    found = devices(machine.cluster, machine.id, own, freshness)
+    return frozenset(one.id for one in _allocated(found, machine, allocation.spec))
+
+
+def last_error(readers: Sequence[ReaderStatus]) -> str | None:
+    """Return the newest error of the readers, in their own words."""
+    failed = [one for one in readers if one.last_error]
+    return max(failed, key=lambda one: (one.last_attempt or 0, one.reader, one.lane)).last_error if failed else None
+
+
+def _host_answer(
+    allocation: Allocation,
+    machine: MachineRecord,
+    stored: Sequence[StoredSample],
+    readers: Sequence[ReaderStatus],
+    now: int,
+    stale_after_seconds: float,
+) -> AllocationAnswer:
+    own = [one for one in stored if _is_host_side(one)]
+    error = last_error(readers)
+    if not own:
+        words = "no sample of this machine has been stored yet"
+        bare = _unavailable(allocation, Reason.NOT_COLLECTED, words)
+        return msgspec.structs.replace(bare, machine=machine.id, last_error=error)
+    freshness = Freshness(now, stale_after_seconds, readers)
+    received_at = max(one.received_at for one in own)
+    heard = freshness.is_heard(received_at)
+    found = _allocated(devices(machine.cluster, machine.id, own, freshness), machine, allocation.spec)
+    of_host = [one for one in own if one.sample.view is None]
+    host = merge(of_host, freshness)
+    host_dimensions = merge_dimensions(of_host, freshness)
+    if not heard:
+        found = tuple(msgspec.structs.replace(one, readings=all_stale(one.readings), dimensions=()) for one in found)
+        host, host_dimensions = all_stale(host), ()
+    return AllocationAnswer(
+        allocation=allocation,
+        source=Provenance.HOST_LOCAL_PROBE if heard else Provenance.UNAVAILABLE,
+        reason=None if heard else Reason.STALE,
+        detail="" if heard else f"nothing was received from this machine for more than {stale_after_seconds:g} s",
+        measured_at=to_datetime(max(one.sample.measured_at for one in own)),
+        received_at=to_datetime(received_at),
+        age_seconds=freshness.age_seconds(received_at),
+        last_error=error,
+        aggregate=aggregate([one.readings for one in found if one.kind is ViewKind.GPU]),
+        machine=machine.id,
+        devices=found,
+        host=host,
+        host_dimensions=host_dimensions,
+    )
+
+
+def _is_host_side(stored: StoredSample) -> bool:
+    if stored.sample.provenance is not Provenance.HOST_LOCAL_PROBE:
+        return False
+    return stored.sample.view is None or stored.sample.view.side is not Side.GUEST
+
+
+def _allocated(
+    found: tuple[AnswerDevice, ...], machine: MachineRecord, spec: AllocationSpec
+) -> tuple[AnswerDevice, ...]:
+    """Keep the devices that the allocation lists, if it lists any; one that is not there is listed without values."""
+    if spec.devices is None:
+        return found
+    listed: dict[str, AnswerDevice] = {}
+    for name in spec.devices:
+        fits = [one for one in found if name == one.uuid or (one.pci_address and _address(name) == one.pci_address)]
+        for one in fits or [_never_seen(name, machine)]:
+            listed.setdefault(one.id, one)
+    return tuple(listed.values())
+
+
+def _address(name: str) -> str | None:
+    try:
+        return normalise_pci_address(name)
+    except ValueError:
+        return None
+
+
+def _never_seen(name: str, machine: MachineRecord) -> AnswerDevice:
+    address = _address(name)
+    kind = ViewKind.MIG if name.startswith("MIG-") else ViewKind.GPU
+    view = View(kind=kind, side=Side.HOST, uuid=None if address else name, pci_address=address)
+    absent = Reading(absent=Reason.NOT_REPORTED, detail="the allocation lists it and this machine does not show it")
+    return AnswerDevice(
+        id=f"{machine.cluster}/{machine.id}/{view.key}",
+        machine=machine.id,
+        kind=kind,
+        side=Side.HOST,
+        uuid=view.uuid,
+        pci_address=address,
+        source=Provenance.UNAVAILABLE,
+        readings=dict.fromkeys(AGGREGATED, absent),
+    )
+
+
+def _unavailable(allocation: Allocation, reason: Reason, detail: str) -> AllocationAnswer:
+    return AllocationAnswer(
+        allocation=allocation,
+        source=Provenance.UNAVAILABLE,
+        reason=reason,
+        detail=detail,
+        measured_at=None,
+        received_at=None,
+        age_seconds=None,
+        last_error=None,
+        aggregate=aggregate([]),
+        machine=None,
+        devices=(),
+        host={},
+        host_dimensions=(),
+    )

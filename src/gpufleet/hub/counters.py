@@ -1,0 +1,45 @@
+"""What the hub counts of itself."""
+
+from collections import Counter
+
+
+class Counters:
+    """Plain numbers since the process started. Each is written by one thread only: the loop's or the writer's.
+
+    Attributes:
+        received_bodies, received_bytes: bodies that arrived whole.
+        accepted, duplicates: batches acknowledged as new, and as held already.
+        rejected: batches refused, by reason.
+        flushed_batches, flushed_rows: written to the store.
+        flush_failures: attempts to flush that failed.
+        quarantined: batches put aside, by step.
+        unknown_metrics, invalid_values: what normalising found, by metric name; see `bounded`.
+        future_rows: rows dropped because they say that they were measured in the future.
+        last_flush_at: nanoseconds since 1970 of the last flush that succeeded, 0 before.
+        last_flush_seconds: how long it took.
+    """
+
+    def __init__(self) -> None:
+        self.received_bodies = 0
+        self.received_bytes = 0
+        self.accepted = 0
+        self.duplicates = 0
+        self.rejected: Counter[str] = Counter()
+        self.flushed_batches = 0
+        self.flushed_rows = 0
+        self.flush_failures = 0
+        self.quarantined: Counter[str] = Counter()
+        self.unknown_metrics: Counter[str] = Counter()
+        self.invalid_values: Counter[str] = Counter()
+        self.future_rows = 0
+        self.last_flush_at = 0
+        self.last_flush_seconds = 0.0
+
+
+NAMES_KEPT = 200
+"""Names from outside that are counted one by one; further ones are counted together."""
+
+
+def bounded(counter: Counter[str], name: str, count: int) -> None:
+    """Count under a name from outside, without letting the outside grow the counter."""
+    counter[name if name in counter or len(counter) < NAMES_KEPT else "_other"] += count

@@ -1,0 +1,104 @@
+"""The flusher's loop: about once a second, what the log holds goes to the store."""
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.wal import Wal, WalRecord
+from gpufleet.hub.writer import Writer
+from gpufleet.ports import Clock
+
+LOG = logging.getLogger(__name__)
+
+MAX_PAUSE_SECONDS = 30.0
+"""The longest pause between attempts while the store cannot be written."""
+
+LAST_ATTEMPTS = 2
+"""Failures in a row, while stopping, after which the rest is left in the log for the next start."""
+
+
+class Flusher:
+    """Runs a `Writer` on its own thread, in order, one flush at a time."""
+
+    def __init__(
+        self,
+        *,
+        wal: Wal,
+        writer: Writer,
+        thread: ThreadPoolExecutor,
+        counters: Counters,
+        clock: Clock,
+        interval_seconds: float,
+        max_records: int,
+        max_bytes: int,
+    ) -> None:
+        self._wal = wal
+        self._writer = writer
+        self._thread = thread
+        self._counters = counters
+        self._clock = clock
+        self._interval = interval_seconds
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._stop = asyncio.Event()
+        self.failures = 0  # in a row
+
+    def stop(self) -> None:
+        """Flush what there is, then let `run` return."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Flush until stopped. Trouble is counted, told and tried again: the log holds meanwhile."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                written = await loop.run_in_executor(self._thread, self._flush_once)
+                self.failures = 0
+            except Exception as error:  # noqa: BLE001 - the loop's one catch point: whatever it is, the log holds
+                written = 0
+                self.failures += 1
+                self._counters.flush_failures += 1
+                LOG.warning("flush failed (%d in a row), will try again: %s", self.failures, error)
+            if self._stop.is_set() and (self.failures >= LAST_ATTEMPTS or (written == 0 and self.failures == 0)):
+                return
+            if written < self._max_records and not (written and self._stop.is_set()):
+                await self._pause()
+
+    async def _pause(self) -> None:
+        seconds = min(self._interval * 2**self.failures, MAX_PAUSE_SECONDS) if self.failures else self._interval
+        if self._stop.is_set():
+            seconds = min(seconds, self._interval)
+            await asyncio.sleep(seconds)
+            return
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def _flush_once(self) -> int:
+        """Flush one group, and return how many records it was."""
+        started = self._clock.monotonic()
+        repeat = self._writer.repeats
+        records = self._next_records(repeat)
+        if not records and repeat is None:
+            return 0
+        done = self._writer.flush(records)
+        self._wal.acknowledge(done)
+        self._counters.last_flush_at = self._clock.now_ns()
+        self._counters.last_flush_seconds = self._clock.monotonic() - started
+        return len(records)
+
+    def _next_records(self, repeat: range | None) -> list[WalRecord]:
+        if repeat is None:
+            return self._wal.read(0, max_records=self._max_records, max_bytes=self._max_bytes)
+        # Bounds may have been configured smaller since: what was begun is repeated whole.
+        records: list[WalRecord] = []
+        after = repeat.start - 1
+        while after < repeat.stop - 1:
+            some = self._wal.read(after, max_records=self._max_records, max_bytes=self._max_bytes)
+            records += [record for record in some if record.seq in repeat]
+            if not some:
+                break
+            after = some[-1].seq
+        return records

@@ -1,0 +1,81 @@
+"""Taking a batch: look whose it is, make it durable, remember that it is held. What is returned may be acknowledged."""
+
+import asyncio
+import enum
+
+import msgspec
+
+from gpufleet.codecs.batch import decode
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.wal import Wal
+from gpufleet.model.errors import GpufleetError, WireError
+from gpufleet.model.ledger import SequenceKey
+
+
+class ForeignClusterError(GpufleetError):
+    """The batch is of a cluster that this hub does not serve."""
+
+
+class Standing(enum.StrEnum):
+    """What became of a batch that may be acknowledged."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE = "duplicate"
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The acknowledgement."""
+
+    status: Standing
+    seq: int
+
+
+class Ingest:
+    """Takes batches. Lives on the event loop; at most one copy of a batch is on its way to the disk."""
+
+    def __init__(self, *, wal: Wal, ledger: Ledger, clusters: frozenset[str], counters: Counters) -> None:
+        self._wal = wal
+        self._ledger = ledger
+        self._clusters = clusters
+        self._counters = counters
+        self._in_flight: dict[tuple[SequenceKey, int], asyncio.Task[None]] = {}
+
+    async def take(self, body: bytes, received_at: int) -> Taken:
+        """Make a batch durable, unless it is held already.
+
+        Raises:
+            WireError: if the body is not a batch; its subclasses say when it is of another version or too large.
+            ForeignClusterError: if its cluster is not served here.
+            SpoolError: if it cannot be made durable now; it must be sent again.
+        """
+        batch = decode(body)
+        if batch.cluster not in self._clusters:
+            served = ", ".join(sorted(self._clusters))
+            raise ForeignClusterError(f"this hub serves {served}, not {batch.cluster!r}: register the cluster here")
+        key = SequenceKey(batch.cluster, batch.sender, batch.epoch)
+        if self._ledger.holds(key, batch.seq):
+            return self._duplicate(batch.seq)
+        append = self._in_flight.get((key, batch.seq))
+        if append is not None:
+            await asyncio.shield(append)
+            return self._duplicate(batch.seq)
+        if self._ledger.is_full(key, batch.seq):
+            raise WireError("seq", f"{batch.seq} opens one hole too many in epoch {batch.epoch}: start a new epoch")
+        # A task of its own: a client that goes away must not leave the ledger and the disk in disagreement.
+        append = asyncio.create_task(self._append(key, batch.seq, body, received_at))
+        self._in_flight[key, batch.seq] = append
+        await asyncio.shield(append)
+        self._counters.accepted += 1
+        return Taken(Standing.ACCEPTED, batch.seq)
+
+    async def _append(self, key: SequenceKey, seq: int, body: bytes, received_at: int) -> None:
+        try:
+            await self._wal.append(received_at, body)
+            self._ledger.hold(key, seq)
+        finally:
+            del self._in_flight[key, seq]
+
+    def _duplicate(self, seq: int) -> Taken:
+        self._counters.duplicates += 1
+        return Taken(Standing.DUPLICATE, seq)

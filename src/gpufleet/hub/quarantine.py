@@ -1,0 +1,42 @@
+"""Where batches go that were acknowledged and cannot be used: kept for a person, never retried."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+MAX_BYTES = 256 << 20
+"""What the folder may hold; beyond it, batches are only counted and logged."""
+
+
+class Quarantine:
+    """A folder of bodies, each beside a note of what was wrong with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, name: str, body: bytes, *, received_at: int, step: str, error: str) -> bool:
+        """Keep a body, durably; the same name again replaces it. Returns False when the folder is full.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._size() + len(body) > MAX_BYTES:
+            return False
+        note = {"received_at": received_at, "step": step, "error": error[:2000]}
+        _write(self._folder / f"{name}.json", msgspec.json.encode(note))
+        _write(self._folder / f"{name}.batch", body)
+        return True
+
+    def _size(self) -> int:
+        return sum(entry.stat().st_size for entry in os.scandir(self._folder))
+
+
+def _write(path: Path, content: bytes) -> None:
+    partial = path.with_suffix(path.suffix + ".partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)

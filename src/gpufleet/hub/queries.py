@@ -1,0 +1,221 @@
+"""Questions to the hub: they fetch what the pure answers need, off the event loop."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+
+from gpufleet.hub import answers, history
+from gpufleet.hub.freshness import Freshness
+from gpufleet.hub.intervals import Intervals
+from gpufleet.hub.inventory import gpu_records, node_record, sender_record, with_age
+from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.putting import check_id, check_spec
+from gpufleet.model.absence import Reason
+from gpufleet.model.allocation import Allocation, AllocationSpec
+from gpufleet.model.answer import AllocationAnswer, GpuRecord, MachineRecord, NodeRecord, SenderRecord, SeriesAnswer
+from gpufleet.model.errors import ConflictError, NotFoundError
+from gpufleet.model.machine import MachineKind
+from gpufleet.model.time import to_datetime
+from gpufleet.ports import Clock, Registry, Store
+
+T = TypeVar("T")
+
+
+class AmbiguousError(ConflictError):
+    """More than one thing is meant; `candidates` are their ids."""
+
+    def __init__(self, words: str, candidates: Sequence[str]) -> None:
+        self.candidates = tuple(candidates)
+        super().__init__(words)
+
+
+class Queries:
+    """Answers questions. Store and registry block, so they are asked on the readers' threads."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        store: Store,
+        ledger: Ledger,
+        threads: ThreadPoolExecutor,
+        clock: Clock,
+        clusters: frozenset[str],
+        stale_after_seconds: float,
+    ) -> None:
+        self._registry = registry
+        self._store = store
+        self._ledger = ledger
+        self._threads = threads
+        self._clock = clock
+        self._clusters = clusters
+        self._stale_after = stale_after_seconds
+
+    async def put_allocation(self, id: str, spec: AllocationSpec) -> tuple[Allocation, bool]:  # noqa: A002
+        """Keep an allocation and return it, and whether it is new.
+
+        Raises:
+            QuestionError: if the spec cannot be meant.
+            ConflictError: if it is closed.
+        """
+        check_id(id)
+        check_spec(spec, self._clusters)
+        at = to_datetime(self._clock.now_ns())
+        return await self._ask(lambda: self._registry.put_allocation(id, spec, at))
+
+    async def close_allocation(self, id: str) -> Allocation:  # noqa: A002
+        """Close an allocation. Raises NotFoundError."""
+        at = to_datetime(self._clock.now_ns())
+        return await self._ask(lambda: self._registry.close_allocation(id, at))
+
+    async def allocation(self, id: str) -> Allocation:  # noqa: A002
+        """Return an allocation. Raises NotFoundError."""
+        return await self._ask(lambda: self._registry.allocation(id))
+
+    async def allocations(self) -> tuple[Allocation, ...]:
+        """Return every allocation."""
+        return await self._ask(self._registry.allocations)
+
+    async def allocation_metrics(self, id: str) -> AllocationAnswer:  # noqa: A002
+        """Answer what an allocation is doing. Raises NotFoundError."""
+        return await self._ask(lambda: self._allocation_metrics(id))
+
+    async def allocation_series(
+        self,
+        id: str,  # noqa: A002
+        metrics: Sequence[str],
+        asked: history.Window,
+    ) -> SeriesAnswer:
+        """Answer what an allocation did.
+
+        Raises:
+            NotFoundError: if there is no such allocation.
+            QuestionError: if a metric has no values over time.
+        """
+        history.check_metrics(metrics)
+        return await self._ask(lambda: self._allocation_series(id, metrics, asked))
+
+    async def machines(self, cluster: str | None = None) -> tuple[MachineRecord, ...]:
+        """Return every machine, or those of one cluster."""
+        return await self._ask(lambda: tuple(self._complete(one) for one in self._registry.machines(cluster)))
+
+    async def machine(self, id: str) -> MachineRecord:  # noqa: A002
+        """Return one machine. Raises NotFoundError."""
+        return await self._ask(lambda: self._complete(self._registry.machine(id)))
+
+    async def nodes(self, cluster: str | None = None) -> tuple[NodeRecord, ...]:
+        """Return every machine of kind node, with how it is doing."""
+        return await self._ask(lambda: tuple(self._node(one) for one in self._nodes(cluster)))
+
+    async def gpus(self, cluster: str | None = None, machine: str | None = None) -> tuple[GpuRecord, ...]:
+        """Return every view of every machine, or of one."""
+        return await self._ask(lambda: tuple(self._gpus(cluster, machine)))
+
+    async def gpu(self, id: str) -> GpuRecord:  # noqa: A002
+        """Return one view by id, or by the UUID of the device where only one view has it.
+
+        Raises:
+            NotFoundError: if there is no such view.
+            AmbiguousError: if several views have this UUID.
+        """
+        return await self._ask(lambda: self._gpu(id))
+
+    async def senders(self) -> tuple[SenderRecord, ...]:
+        """Return every sender, with what is missing of it."""
+        states = await self._ask(self._registry.senders)
+        runs: dict[tuple[str, str], list[tuple[str, Intervals]]] = {}
+        for key, held in self._ledger.runs():
+            runs.setdefault((key.cluster, key.sender), []).append((key.epoch, held))
+        now = self._clock.now_ns()
+        return tuple(sender_record(one, runs.get((one.cluster, one.sender), []), now) for one in states)
+
+    async def ready(self) -> None:
+        """Ask the registry and the store something small.
+
+        Raises:
+            RegistryError, StoreError: if one of them does not answer.
+        """
+        await self._ask(self._registry.senders)
+        await self._ask(lambda: self._store.readers("", ""))
+
+    async def _ask(self, question: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, question)
+
+    def _allocation_metrics(self, id: str) -> AllocationAnswer:  # noqa: A002
+        allocation = self._registry.allocation(id)
+        machines = self._registry.machines(allocation.spec.target.cluster)
+        located = answers.locate(allocation, machines)
+        one = located.machine
+        return answers.answer(
+            allocation,
+            machines,
+            self._store.latest(one.cluster, one.id) if one else (),
+            self._store.readers(one.cluster, one.id) if one else (),
+            self._clock.now_ns(),
+            stale_after_seconds=self._stale_after,
+        )
+
+    def _allocation_series(self, id: str, metrics: Sequence[str], asked: history.Window) -> SeriesAnswer:  # noqa: A002
+        allocation = self._registry.allocation(id)
+        own = history.within(allocation, asked)
+        if own is None:
+            over = answers.standing(allocation, asked.end)
+            reason, detail = over or (Reason.NO_DATA, "the allocation was not in force at that time")
+            return history.no_series(allocation, reason, detail, asked)
+        located = answers.locate(allocation, self._registry.machines(allocation.spec.target.cluster))
+        machine = located.machine
+        if machine is None:
+            assert located.reason is not None
+            return history.no_series(allocation, located.reason, located.detail, own)
+        listed = answers.listed_ids(
+            allocation, machine, self._store.latest(machine.cluster, machine.id), self._freshness(machine)
+        )
+        points = self._store.series(machine.cluster, machine.id, metrics, own.start, own.end, own.step)
+        return history.series_answer(allocation, machine, points, own, listed=listed)
+
+    def _freshness(self, machine: MachineRecord) -> Freshness:
+        readers = self._store.readers(machine.cluster, machine.id)
+        return Freshness(self._clock.now_ns(), self._stale_after, readers)
+
+    def _complete(self, machine: MachineRecord) -> MachineRecord:
+        gpus = sum(one.device.kind == "gpu" for one in self._gpus_of(machine))
+        return msgspec.structs.replace(with_age(machine, self._clock.now_ns()), gpus=gpus)
+
+    def _nodes(self, cluster: str | None) -> list[MachineRecord]:
+        return [one for one in self._registry.machines(cluster) if one.machine.kind is MachineKind.NODE]
+
+    def _node(self, machine: MachineRecord) -> NodeRecord:
+        readers = self._store.readers(machine.cluster, machine.id)
+        machine = with_age(machine, self._clock.now_ns())
+        return node_record(machine, self._gpus_of(machine), answers.last_error(readers), self._stale_after)
+
+    def _gpus(self, cluster: str | None, machine: str | None) -> Iterable[GpuRecord]:
+        for one in self._registry.machines(cluster):
+            if machine is None or machine in (one.id, one.machine.name):
+                yield from self._gpus_of(one)
+
+    def _gpus_of(self, machine: MachineRecord) -> tuple[GpuRecord, ...]:
+        stored = self._store.latest(machine.cluster, machine.id)
+        return gpu_records(machine, stored, self._freshness(machine))
+
+    def _gpu(self, id: str) -> GpuRecord:  # noqa: A002
+        cluster, _, rest = id.partition("/")
+        machine, _, view = rest.partition("/")
+        if not view:
+            return self._gpu_by_uuid(id)
+        found = [one for one in self._gpus(cluster, machine) if one.device.id == id]
+        if not found:
+            raise NotFoundError(f"there is no view {id!r}")
+        return found[0]
+
+    def _gpu_by_uuid(self, uuid: str) -> GpuRecord:
+        found = [one for one in self._gpus(None, None) if one.device.uuid == uuid]
+        if not found:
+            raise NotFoundError(f"no device has the UUID {uuid!r}; ids are written cluster/machine/kind/uuid")
+        if len(found) > 1:
+            ids = [one.device.id for one in found]
+            raise AmbiguousError(f"{uuid} is seen as {', '.join(ids)}: ask for one of them", ids)
+        return found[0]

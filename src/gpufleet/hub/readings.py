@@ -1,0 +1,183 @@
+"""Stored samples as readings: one a metric, from the reader that comes first, stale ones absent. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from gpufleet.hub.freshness import Freshness
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.answer import AnswerDevice
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import DimReading, Reading, Value
+from gpufleet.model.stored import StoredSample
+from gpufleet.model.time import to_datetime
+from gpufleet.model.view import Side, View, ViewKind
+
+PRECEDENCE = ("host", "nvml", "dcgm", "nvidia_smi")
+"""Readers of one view, the most trusted first; others come after, by name, and imported ones last."""
+
+
+def by_precedence(stored: StoredSample) -> tuple[bool, int, str]:
+    """Sort key of samples of one view."""
+    reader = stored.sample.reader
+    rank = PRECEDENCE.index(reader) if reader in PRECEDENCE else len(PRECEDENCE)
+    return stored.sample.provenance is Provenance.IMPORTED, rank, reader
+
+
+def merge(samples: Sequence[StoredSample], freshness: Freshness) -> dict[str, Reading]:
+    """Return one reading a metric: the first reader with a current value, else the first reader's absence."""
+    merged: dict[str, Reading] = {}
+    for stored in sorted(samples, key=by_precedence):
+        for metric, value in stored.sample.values.items():
+            before = merged.get(metric)
+            if before is not None and before.absent is None:
+                continue
+            reading = _reading(stored, value, freshness)
+            if before is None or reading.absent is None:
+                merged[metric] = reading
+    return merged
+
+
+def merge_dimensions(samples: Sequence[StoredSample], freshness: Freshness) -> tuple[DimReading, ...]:
+    """Return the readings of metrics with dimensions, each metric from the first current reader that has it.
+
+    Stale ones are left out: a core, port or mount point that is no longer spoken of may be gone.
+    """
+    taken: dict[str, str] = {}
+    merged: list[DimReading] = []
+    for stored in sorted(samples, key=by_precedence):
+        if not freshness.is_current(stored):
+            continue
+        for dim in stored.sample.dims:
+            if taken.setdefault(dim.metric, stored.sample.reader) != stored.sample.reader:
+                continue
+            metric = CATALOGUE.get(dim.metric)
+            if metric is None:
+                continue
+            value, absent, detail = _split(dim.value)
+            merged.append(
+                DimReading(
+                    metric=dim.metric,
+                    labels=dict(zip(metric.dims, dim.labels, strict=False)),
+                    value=value,
+                    absent=absent,
+                    detail=detail,
+                    reader=stored.sample.reader,
+                    measured_at=to_datetime(stored.sample.measured_at),
+                )
+            )
+    return tuple(merged)
+
+
+def devices(
+    cluster: str, machine: str, samples: Sequence[StoredSample], freshness: Freshness
+) -> tuple[AnswerDevice, ...]:
+    """Put the samples of a machine's views together as devices, in the order of their addresses."""
+    by_key: dict[str, list[StoredSample]] = {}
+    for stored in samples:
+        if stored.sample.view is not None:
+            by_key.setdefault(stored.sample.view.key, []).append(stored)
+    newest = _one_key_a_unit(by_key)
+    built = [_device(cluster, machine, newest[key], by_key[key], freshness) for key in newest]
+    return tuple(sorted(built, key=lambda device: (device.pci_address or "~", device.kind, device.id)))
+
+
+def all_stale(readings: Mapping[str, Reading]) -> dict[str, Reading]:
+    """Return the readings without a value: what a machine that fell silent said last is not what is."""
+    return {
+        metric: msgspec.structs.replace(reading, value=None, absent=Reason.STALE, detail="")
+        for metric, reading in readings.items()
+    }
+
+
+def newest_view(samples: Sequence[StoredSample]) -> View:
+    """Return the view as the newest sample describes it, with what only older ones knew filled in."""
+    ordered = sorted(samples, key=lambda stored: (stored.received_at, stored.sample.measured_at))
+    merged: View | None = None
+    for stored in ordered:
+        view = stored.sample.view
+        assert view is not None
+        if merged is not None:
+            view = msgspec.structs.replace(
+                view,
+                pci_address=view.pci_address or merged.pci_address,
+                parent=view.parent or merged.parent,
+                uuid=view.uuid or merged.uuid,
+            )
+        merged = view
+    assert merged is not None
+    return merged
+
+
+def _one_key_a_unit(by_key: Mapping[str, Sequence[StoredSample]]) -> dict[str, View]:
+    """Choose one key per physical unit of the host: a GPU known by address first has a UUID after its driver loads.
+
+    The key that was heard of last stands; a tie goes to the one with a UUID.
+    """
+    views = {key: newest_view(samples) for key, samples in by_key.items()}
+    standing: dict[str, str] = {}
+    for key, view in views.items():
+        if view.kind is not ViewKind.GPU or view.side not in (Side.HOST, Side.PCI_ONLY) or not view.pci_address:
+            continue
+        other = standing.get(view.pci_address)
+        if other is None or _heard(by_key[key], view) > _heard(by_key[other], views[other]):
+            standing[view.pci_address] = key
+    kept = set(standing.values())
+    return {
+        key: view
+        for key, view in views.items()
+        if key in kept
+        or view.kind is not ViewKind.GPU
+        or view.side not in (Side.HOST, Side.PCI_ONLY)
+        or not view.pci_address
+    }
+
+
+def _heard(samples: Sequence[StoredSample], view: View) -> tuple[int, int, bool]:
+    newest = max(samples, key=lambda stored: (stored.received_at, stored.sample.measured_at))
+    return newest.received_at, newest.sample.measured_at, view.uuid is not None
+
+
+def _device(
+    cluster: str, machine: str, view: View, samples: Sequence[StoredSample], freshness: Freshness
+) -> AnswerDevice:
+    readings = merge(samples, freshness)
+    name = readings.get("gpu_name")
+    first = min(samples, key=by_precedence)
+    return AnswerDevice(
+        id=f"{cluster}/{machine}/{view.key}",
+        machine=machine,
+        kind=view.kind,
+        side=view.side,
+        uuid=view.uuid,
+        pci_address=view.pci_address,
+        parent=view.parent,
+        name=str(name.value) if name is not None and name.value is not None else None,
+        source=first.sample.provenance,
+        readings=readings,
+        dimensions=merge_dimensions(samples, freshness),
+    )
+
+
+def _reading(stored: StoredSample, given: Value | Absent, freshness: Freshness) -> Reading:
+    value, absent, detail = _split(given)
+    if not freshness.is_current(stored):
+        value, absent, detail = None, Reason.STALE, ""
+    sample = stored.sample
+    return Reading(
+        value=value,
+        absent=absent,
+        detail=detail,
+        reader=sample.reader,
+        side=sample.view.side if sample.view else "host",
+        measured_at=to_datetime(sample.measured_at),
+        received_at=to_datetime(stored.received_at),
+        age_seconds=freshness.age_seconds(stored.received_at),
+    )
+
+
+def _split(given: Value | Absent) -> tuple[Value | None, Reason | None, str]:
+    if isinstance(given, Absent):
+        return None, given.reason, given.detail
+    return given, None, ""

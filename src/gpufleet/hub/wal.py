@@ -1,0 +1,119 @@
+"""The hub's write-ahead log: bodies as they came, with the time of receipt, in a spool."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from gpufleet.model.errors import SpoolError
+from gpufleet.spool import Spool
+
+
+class WalRecord(msgspec.Struct, frozen=True):
+    """One acknowledged body.
+
+    Attributes:
+        seq: its number in the log.
+        received_at: nanoseconds since 1970 by the hub's clock.
+        body: as it came.
+    """
+
+    seq: int
+    received_at: int
+    body: bytes
+
+
+class _Payload(msgspec.Struct, frozen=True, array_like=True):
+    received_at: int
+    body: bytes
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(_Payload)
+_LEAST_SEGMENT = 8 << 20
+_PAYLOAD_OVERHEAD = 64 << 10
+
+
+class Wal:
+    """Acknowledged bodies until the store has them. Unlike a spool it never drops: it refuses when it is full."""
+
+    def __init__(self, spool: Spool, max_bytes: int) -> None:
+        self._spool = spool
+        self._max_bytes = max_bytes
+        self._received: dict[int, int] = {}
+
+    @classmethod
+    def open(cls, folder: Path, *, max_bytes: int, max_body_bytes: int) -> Self:
+        """Open the log in `folder`, or make one. Blocking: reads all that is there.
+
+        Raises:
+            SpoolError: if another process has it or the disk refuses.
+        """
+        segment = max(_LEAST_SEGMENT, max_body_bytes + _PAYLOAD_OVERHEAD)
+        # Room enough that the spool itself never has to drop: headers and half-acknowledged segments come on top.
+        return cls(Spool.open(folder, max_bytes=2 * max_bytes + 8 * segment, segment_bytes=segment), max_bytes)
+
+    @property
+    def epoch(self) -> str:
+        """Names the log: a wiped one is another."""
+        return self._spool.epoch
+
+    @property
+    def waiting_records(self) -> int:
+        """Bodies that wait."""
+        return self._spool.depth.records
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the bodies that wait."""
+        return self._spool.depth.bytes
+
+    @property
+    def lost(self) -> int:
+        """Acknowledged bodies that the disk gave back damaged."""
+        return self._spool.dropped_total
+
+    @property
+    def oldest_received_at(self) -> int | None:
+        """When the oldest body that waits was received, or None when none does."""
+        oldest = self._spool.depth.oldest_seq
+        return None if oldest is None else self._received.get(oldest)
+
+    async def append(self, received_at: int, body: bytes) -> int:
+        """Make a body durable and return its number.
+
+        Raises:
+            SpoolError: if the log is full or the disk refuses; the body may not be acknowledged then.
+        """
+        waiting = self.waiting_bytes
+        if waiting + len(body) > self._max_bytes:
+            raise SpoolError(f"the log is full: {waiting} bytes wait for the store, of {self._max_bytes} allowed")
+        seq = await self._spool.put(_ENCODER.encode(_Payload(received_at, body)))
+        self._received[seq] = received_at
+        return seq
+
+    def read(self, after: int, *, max_records: int, max_bytes: int) -> list[WalRecord]:
+        """Return the oldest records after number `after` that wait, at least one if there is any."""
+        records = self._spool.read(after, max_records=max_records, max_bytes=max_bytes)
+        decoded = ((seq, _DECODER.decode(payload)) for seq, payload in records)
+        return [WalRecord(seq, payload.received_at, payload.body) for seq, payload in decoded]
+
+    def replay(self) -> Iterator[WalRecord]:
+        """Go through everything that waits, as found on opening."""
+        after = 0
+        while records := self.read(after, max_records=1000, max_bytes=16 << 20):
+            for record in records:
+                self._received[record.seq] = record.received_at
+                yield record
+            after = records[-1].seq
+
+    def acknowledge(self, seqs: Sequence[int]) -> None:
+        """Forget records that the store or the quarantine has."""
+        self._spool.acknowledge(seqs)
+        for seq in seqs:
+            self._received.pop(seq, None)
+
+    def close(self) -> None:
+        """Close; a second close does nothing."""
+        self._spool.close()

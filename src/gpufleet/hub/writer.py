@@ -1,0 +1,234 @@
+"""One flush: records of the log into the store, exactly once even over kill -9.
+
+What is about to be written is remembered in the registry first (which records, matched to which machines, under
+which token). Whoever starts after a crash repeats exactly that; the store recognises the token. When the store
+has it, the sequence numbers are kept in the registry, and only then the log forgets the records. A record that is
+in the log and whose number is kept already was written: it is skipped.
+
+Everything here blocks and runs on the writer's thread.
+"""
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from gpufleet.codecs.batch import decode
+from gpufleet.hub.counters import Counters, bounded
+from gpufleet.hub.intervals import Intervals
+from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.normalise import normalise
+from gpufleet.hub.quarantine import Quarantine
+from gpufleet.hub.wal import WalRecord
+from gpufleet.model.errors import RegistryError
+from gpufleet.model.ledger import FlushIntent, Heard, SenderState, SequenceKey
+from gpufleet.model.stored import Accepted
+from gpufleet.model.wire import WireBatch
+from gpufleet.ports import Registry, Store
+
+LOG = logging.getLogger(__name__)
+
+ISOLATE_AFTER = 2
+"""Failures in a row before records are written one by one, to find one that the store will not take."""
+
+GIVE_UP_AFTER = 3
+"""Records in a row that fail alone before the store is taken to be down rather than the records bad."""
+
+
+class Item(msgspec.Struct, frozen=True):
+    """One record, ready to be written."""
+
+    record: WalRecord
+    key: SequenceKey
+    accepted: Accepted
+    rows: int
+
+
+class Writer:
+    """Writes groups of records. `flush` either returns what the log may forget, or raises and is called again."""
+
+    def __init__(
+        self,
+        *,
+        wal: str,
+        store: Store,
+        registry: Registry,
+        quarantine: Quarantine,
+        counters: Counters,
+    ) -> None:
+        self._wal = wal
+        self._store = store
+        self._registry = registry
+        self._quarantine = quarantine
+        self._counters = counters
+        self._flushed = Ledger(registry.sequences())
+        self._senders = {(one.cluster, one.sender): one.heard for one in registry.senders()}
+        self._intent = registry.pending_flush(wal)
+        self._failures = 0
+
+    @property
+    def repeats(self) -> range | None:
+        """Numbers of the records that the next `flush` must be given, or None when any will do."""
+        if self._intent is None:
+            return None
+        return range(min(self._intent.records), max(self._intent.records) + 1)
+
+    def flush(self, records: Sequence[WalRecord]) -> list[int]:
+        """Write the records, and return the numbers of those that are done with.
+
+        Raises:
+            StoreError, RegistryError: if it should be tried again with the same records.
+        """
+        if self._intent is not None:
+            records = [record for record in records if record.seq in self._intent.records]
+        items, done = self._prepare(records, self._intent)
+        if not items:
+            self._intent = None
+            return done
+        if self._failures >= ISOLATE_AFTER and len(items) > 1:
+            finished = self._isolate(items)
+        else:
+            finished = self._write_group(items)
+        self._intent = None
+        self._failures = 0
+        return [*done, *finished]
+
+    def _prepare(self, records: Sequence[WalRecord], intent: FlushIntent | None) -> tuple[list[Item], list[int]]:
+        items: list[Item] = []
+        done: list[int] = []
+        seen: set[tuple[SequenceKey, int]] = set()
+        for record in records:
+            try:
+                batch = decode(record.body)
+                key = SequenceKey(batch.cluster, batch.sender, batch.epoch)
+                if self._flushed.holds(key, batch.seq) or (key, batch.seq) in seen:
+                    done.append(record.seq)  # the log kept it twice, or it was written just before a crash
+                    continue
+                ids = intent.records[record.seq] if intent else self._match(batch, record.received_at)
+                items.append(self._item(record, key, batch, ids))
+                seen.add((key, batch.seq))
+            except RegistryError:
+                raise  # the registry's trouble, not this record's
+            except Exception as error:  # noqa: BLE001 - one bad record costs itself and never its neighbours
+                self._put_aside(record, "normalise", error)
+                done.append(record.seq)
+        return items, done
+
+    def _match(self, batch: WireBatch, at: int) -> tuple[str, ...]:
+        return tuple(self._registry.match(batch.cluster, batch.sender, machine, at).id for machine in batch.machines)
+
+    def _item(self, record: WalRecord, key: SequenceKey, batch: WireBatch, ids: tuple[str, ...]) -> Item:
+        normalised = normalise(batch, record.received_at)
+        if self._failures == 0:  # counted once however often it is tried
+            for name, count in normalised.unknown_metrics.items():
+                bounded(self._counters.unknown_metrics, name, count)
+            for name, count in normalised.invalid_values.items():
+                bounded(self._counters.invalid_values, name, count)
+            self._counters.future_rows += normalised.future_rows
+        clean = normalised.batch
+        rows = sum(len(block.machine) for block in clean.samples) + sum(len(block.machine) for block in clean.dims)
+        return Item(record, key, Accepted(received_at=record.received_at, machine_ids=ids, batch=clean), rows)
+
+    def _remember(self, items: Sequence[Item]) -> FlushIntent:
+        """Make durable what is about to be written."""
+        first, last = items[0].record.seq, items[-1].record.seq
+        intent = FlushIntent(
+            wal=self._wal,
+            token=f"{self._wal}-{first}-{last}",
+            records={item.record.seq: item.accepted.machine_ids for item in items},
+        )
+        self._registry.begin_flush(intent)
+        self._intent = intent
+        return intent
+
+    def _write_group(self, items: Sequence[Item]) -> list[int]:
+        try:
+            self._write(items, self._intent or self._remember(items))
+        except RegistryError:
+            raise  # the same intent again: the store may have it already
+        except Exception:
+            self._failures += 1
+            if self._failures >= ISOLATE_AFTER:
+                self._intent = None  # take what came since along: whose fault it is shows beside others
+            raise
+        return [item.record.seq for item in items]
+
+    def _write(self, items: Sequence[Item], intent: FlushIntent) -> None:
+        self._store.write([item.accepted for item in items], intent.token)
+        ranges: dict[SequenceKey, Intervals] = {}
+        heard: dict[tuple[str, str], Heard] = {}
+        for item in items:
+            batch = item.accepted.batch
+            ranges.setdefault(item.key, Intervals(self._flushed.ranges(item.key))).add(batch.seq)
+            who = (batch.cluster, batch.sender)
+            heard[who] = _newer(heard.get(who) or self._senders.get(who), item)
+        self._registry.finish_flush(
+            intent,
+            {key: held.ranges for key, held in ranges.items()},
+            [SenderState(cluster=who[0], sender=who[1], heard=word) for who, word in heard.items()],
+        )
+        for item in items:
+            self._flushed.hold(item.key, item.accepted.batch.seq)
+        self._senders.update(heard)
+        self._counters.flushed_batches += len(items)
+        self._counters.flushed_rows += sum(item.rows for item in items)
+
+    def _isolate(self, items: Sequence[Item]) -> list[int]:
+        """Write one by one. A record is bad when it fails, another one succeeds, and it fails again.
+
+        Parts of the group that an earlier attempt did write are the same samples: the store collapses them.
+
+        Raises:
+            the store's error, if nothing can be written: then it is the store and not the records.
+        """
+        start = self._failures * GIVE_UP_AFTER % len(items)  # elsewhere each time: the first few may all be bad
+        suspects: list[Item] = []
+        finished: list[int] = []
+        failure: Exception | None = None
+        for item in (*items[start:], *items[:start]):
+            try:
+                self._write([item], self._remember([item]))
+                finished.append(item.record.seq)
+            except RegistryError:
+                raise
+            except Exception as error:  # noqa: BLE001 - judged below: whose fault it is shows in the others
+                failure = error
+                suspects.append(item)
+                if not finished and len(suspects) >= GIVE_UP_AFTER:
+                    break
+        if failure is not None and not finished:
+            self._failures += 1
+            self._intent = None
+            raise failure
+        for item in suspects:
+            finished += self._second_chance(item)
+        return finished
+
+    def _second_chance(self, item: Item) -> list[int]:
+        try:
+            self._write([item], self._remember([item]))
+        except RegistryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - it failed twice while others did not: it is put aside
+            self._put_aside(item.record, "write", error)
+        return [item.record.seq]
+
+    def _put_aside(self, record: WalRecord, step: str, error: Exception) -> None:
+        name = f"{self._wal}-{record.seq}"
+        words = f"{type(error).__name__}: {error}"
+        kept = self._quarantine.put(name, record.body, received_at=record.received_at, step=step, error=words)
+        self._counters.quarantined[step] += 1
+        LOG.error("batch %s could not be used at step %s%s: %s", name, step, "" if kept else " and is lost", words)
+
+
+def _newer(before: Heard | None, item: Item) -> Heard:
+    batch = item.accepted.batch
+    if before is not None and before.received_at > item.record.received_at:
+        return before
+    return Heard(
+        epoch=batch.epoch,
+        seq=batch.seq,
+        sent_at=batch.sent_at,
+        received_at=item.record.received_at,
+        heartbeat=batch.heartbeat or (before.heartbeat if before else None),
+    )

@@ -1,0 +1,78 @@
+"""Routes of the allocation contract."""
+
+from typing import Annotated
+
+from litestar import Controller, Response, delete, get, put
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody, QueryParameter
+
+from gpufleet.hub.queries import Queries
+from gpufleet.model.allocation import Allocation, AllocationSpec
+from gpufleet.model.answer import AllocationAnswer, SeriesAnswer
+from gpufleet.ports import Clock
+from gpufleet.web.hub.parameters import asked_window
+
+Metrics = Annotated[
+    list[str] | None,
+    QueryParameter(name="metric", description="Catalogue name, at least one; repeat it for more."),
+]
+Start = Annotated[str | None, QueryParameter(description="RFC 3339; an hour before `end` unless given.")]
+End = Annotated[str | None, QueryParameter(description="RFC 3339, excluded; now unless given.")]
+Step = Annotated[str | None, QueryParameter(description="Such as 60, 15s, 1m, 6h; 60 seconds unless given.")]
+
+
+class Allocations(Controller):
+    """What tenants were given, and what it is doing."""
+
+    path = "/v1/allocations"
+    tags = ("allocations",)
+
+    @get(summary="Every allocation, closed ones too")
+    async def list_allocations(self, queries: NamedDependency[Queries]) -> tuple[Allocation, ...]:
+        """Return the newest generation of each, by id."""
+        return await queries.allocations()
+
+    @put(
+        "/{allocation_id:str}",
+        summary="Register or change an allocation",
+        description="201 when it is new. The same body again changes nothing; another one is the next generation. "
+        "409 when it is closed.",
+    )
+    async def put_allocation(
+        self, allocation_id: FromPath[str], data: JSONBody[AllocationSpec], queries: NamedDependency[Queries]
+    ) -> Response[Allocation]:
+        """Keep the allocation."""
+        allocation, is_new = await queries.put_allocation(allocation_id, data)
+        return Response(allocation, status_code=201 if is_new else 200)
+
+    @get("/{allocation_id:str}", summary="An allocation as it is kept")
+    async def get_allocation(self, allocation_id: FromPath[str], queries: NamedDependency[Queries]) -> Allocation:
+        """Return its newest generation."""
+        return await queries.allocation(allocation_id)
+
+    @delete("/{allocation_id:str}", summary="Close an allocation; it is never erased", status_code=200)
+    async def close_allocation(self, allocation_id: FromPath[str], queries: NamedDependency[Queries]) -> Allocation:
+        """Close it; again changes nothing."""
+        return await queries.close_allocation(allocation_id)
+
+    @get("/{allocation_id:str}/metrics", summary="What the allocation is doing now")
+    async def allocation_metrics(
+        self, allocation_id: FromPath[str], queries: NamedDependency[Queries]
+    ) -> AllocationAnswer:
+        """Answer with provenance, times, age, and a value or reason for every reading."""
+        return await queries.allocation_metrics(allocation_id)
+
+    @get("/{allocation_id:str}/series", summary="What the allocation did over time")
+    async def allocation_series(
+        self,
+        allocation_id: FromPath[str],
+        queries: NamedDependency[Queries],
+        clock: NamedDependency[Clock],
+        metric: Metrics = None,
+        start: Start = None,
+        end: End = None,
+        step: Step = None,
+    ) -> SeriesAnswer:
+        """Answer with one series a device and metric, within the allocation's own time."""
+        asked = asked_window(start, end, step, clock.now_ns())
+        return await queries.allocation_series(allocation_id, metric or [], asked)

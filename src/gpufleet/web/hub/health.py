@@ -1,0 +1,36 @@
+"""Routes that watch the hub itself."""
+
+from litestar import Controller, Response, get
+from litestar.di import NamedDependency
+
+from gpufleet.hub.queries import Queries
+from gpufleet.hub.status import HubStatus
+from gpufleet.web.hub.selfmetrics import CONTENT_TYPE, render
+
+
+class Health(Controller):
+    """Whether the hub works, and what it counts of itself."""
+
+    path = "/"
+    tags = ("hub",)
+
+    @get("/healthz", summary="The process answers")
+    async def healthz(self) -> dict[str, str]:
+        """Say that the event loop turns."""
+        return {"status": "ok"}
+
+    @get("/readyz", summary="Registry and store answer, and the flusher gets through")
+    async def readyz(
+        self, queries: NamedDependency[Queries], status: NamedDependency[HubStatus]
+    ) -> Response[dict[str, str]]:
+        """Ask them; 503 with the words of who does not."""
+        await queries.ready()
+        if status.flush_failures_in_a_row:
+            words = f"{status.flush_failures_in_a_row} flushes in a row failed; batches wait in the log"
+            return Response({"status": "degraded", "detail": words}, status_code=503)
+        return Response({"status": "ready"})
+
+    @get("/metrics", summary="The hub's own metrics", media_type=CONTENT_TYPE)
+    async def metrics(self, status: NamedDependency[HubStatus]) -> bytes:
+        """Return the Prometheus page."""
+        return render(status)

@@ -1,0 +1,175 @@
+"""`POST /v1/batches` as a bare ASGI callable: the hub's hot path, without a framework.
+
+    200 {"status": "accepted" | "duplicate", "seq"}    durable: the sender may forget it
+    400 bad_batch, bad_version    the body is not a batch, `field` names where
+    403 foreign_cluster           its cluster is not served here
+    405, 408 slow_body, 413 too_large, 415 bad_content_type
+    503 overloaded, log_full      with Retry-After: send it again
+
+Nothing but 200 is an acknowledgement.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.ingest import ForeignClusterError, Ingest, Taken
+from gpufleet.hub.pressure import Pressure
+from gpufleet.model.answer import ErrorAnswer
+from gpufleet.model.errors import SpoolError, WireError, WireLimitError, WireVersionError
+from gpufleet.ports import Clock
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+RETRY_AFTER_SECONDS = 2
+
+_CONTENT_TYPES = {CONTENT_TYPE, "application/msgpack", "application/x-msgpack"}
+_ENCODER = msgspec.json.Encoder()
+
+
+class _RefusedError(Exception):
+    """The request is answered with an error; raised and caught in this module alone."""
+
+    def __init__(self, status: int, error: str, detail: str, field: str = "") -> None:
+        self.status = status
+        self.answer = ErrorAnswer(error=error, detail=detail, field=field)
+        super().__init__(detail)
+
+
+class _GoneError(Exception):
+    """The client went away before its body was complete; nobody is there to answer."""
+
+
+class BatchEndpoint:
+    """The endpoint."""
+
+    def __init__(
+        self,
+        *,
+        ingest: Ingest,
+        pressure: Pressure,
+        counters: Counters,
+        clock: Clock,
+        max_body_bytes: int,
+        body_timeout_seconds: float,
+    ) -> None:
+        self._ingest = ingest
+        self._pressure = pressure
+        self._counters = counters
+        self._clock = clock
+        self._max_body = max_body_bytes
+        self._timeout = body_timeout_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        body = _Body(self._pressure, self._max_body)
+        try:
+            self._check_head(scope)
+            taken = await self._take(body, scope, receive)
+        except _GoneError:
+            self._counters.rejected["client_gone"] += 1
+            return
+        except _RefusedError as refused:
+            self._counters.rejected[refused.answer.error] += 1
+            await _respond(send, refused.status, refused.answer)
+            return
+        finally:
+            body.close()
+        await _respond(send, 200, taken)
+
+    def _check_head(self, scope: Scope) -> None:
+        if scope["method"] != "POST":
+            raise _RefusedError(405, "method_not_allowed", "batches are posted")
+        content_type = _header(scope, b"content-type").partition(";")[0].strip().lower()
+        if content_type not in _CONTENT_TYPES:
+            raise _RefusedError(415, "bad_content_type", f"{content_type!r}: a batch is {CONTENT_TYPE}", "Content-Type")
+        if _header(scope, b"content-encoding").lower() not in ("", "identity"):
+            raise _RefusedError(415, "bad_content_type", "a batch compresses itself", "Content-Encoding")
+
+    async def _take(self, body: "_Body", scope: Scope, receive: Receive) -> Taken:
+        body.expect(_header(scope, b"content-length"))
+        try:
+            async with asyncio.timeout(self._timeout):
+                content = await body.read(receive)
+        except TimeoutError as error:
+            words = f"the body did not arrive within {self._timeout:g} s"
+            raise _RefusedError(408, "slow_body", words) from error
+        self._counters.received_bodies += 1
+        self._counters.received_bytes += len(content)
+        try:
+            return await self._ingest.take(content, self._clock.now_ns())
+        except WireVersionError as error:
+            raise _RefusedError(400, "bad_version", str(error), error.field) from error
+        except WireLimitError as error:
+            raise _RefusedError(413, "too_large", str(error), error.field) from error
+        except WireError as error:
+            raise _RefusedError(400, "bad_batch", str(error), error.field) from error
+        except ForeignClusterError as error:
+            raise _RefusedError(403, "foreign_cluster", str(error), "cluster") from error
+        except SpoolError as error:
+            raise _RefusedError(503, "log_full", str(error)) from error
+
+
+class _Body:
+    """Reads one body, holding its bytes against the bound of all bodies."""
+
+    def __init__(self, pressure: Pressure, limit: int) -> None:
+        self._pressure = pressure
+        self._limit = limit
+        self._held = 0
+
+    def expect(self, content_length: str) -> None:
+        """Refuse early what says that it will be too large."""
+        if content_length.isascii() and content_length.isdigit() and int(content_length[:19]) > self._limit:
+            raise self._too_large()
+
+    async def read(self, receive: Receive) -> bytes:
+        """Return the whole body."""
+        chunks: list[bytes] = []
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _GoneError
+            chunk: bytes = message.get("body", b"")
+            if self._held + len(chunk) > self._limit:
+                raise self._too_large()
+            if not self._pressure.take(len(chunk)):
+                raise _RefusedError(503, "overloaded", "too much is on its way to the disk: send it again later")
+            self._held += len(chunk)
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+    def close(self) -> None:
+        """Let go of what was held."""
+        self._pressure.give_back(self._held)
+        self._held = 0
+
+    def _too_large(self) -> _RefusedError:
+        return _RefusedError(413, "too_large", f"a body may have {self._limit} bytes: send smaller batches")
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    for key, value in scope["headers"]:
+        if key == name:
+            text: bytes = value
+            return text.decode("latin-1")
+    return ""
+
+
+async def _respond(send: Send, status: int, answer: Taken | ErrorAnswer) -> None:
+    body = _ENCODER.encode(answer)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 503:
+        headers.append((b"retry-after", str(RETRY_AFTER_SECONDS).encode()))
+    if status in (408, 413, 503):
+        headers.append((b"connection", b"close"))  # what is left of the body is not waited for
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,55 @@
+"""Times and steps out of query strings."""
+
+import datetime as dt
+import re
+
+import msgspec
+
+from gpufleet.hub.history import QuestionError, Window, window
+from gpufleet.model.time import NANOS, to_ns
+
+DEFAULT_SPAN = 3600 * NANOS
+DEFAULT_STEP = 60 * NANOS
+
+_STEP = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(s|m|h|d)?")
+_SECONDS = {None: 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def asked_window(start: str | None, end: str | None, step: str | None, now: int) -> Window:
+    """Read a window; by default the last hour in minutes.
+
+    Raises:
+        QuestionError: naming the parameter.
+    """
+    last = instant("end", end) if end is not None else now
+    first = instant("start", start) if start is not None else last - DEFAULT_SPAN
+    return window(first, last, span("step", step) if step is not None else DEFAULT_STEP)
+
+
+def instant(field: str, text: str) -> int:
+    """Read an RFC 3339 time as nanoseconds since 1970.
+
+    Raises:
+        QuestionError: if it is not one, has no time zone or is before 1970.
+    """
+    # A plus in a query string arrives as a space.
+    fixed = text.replace(" ", "+") if "T" in text else text
+    try:
+        at = to_ns(msgspec.convert(fixed, dt.datetime))
+    except (msgspec.ValidationError, ValueError) as error:
+        raise QuestionError(field, f"{text!r} is not an RFC 3339 time such as 2026-01-31T12:00:00Z") from error
+    if at < 0:
+        raise QuestionError(field, f"{text!r} is before 1970")
+    return at
+
+
+def span(field: str, text: str) -> int:
+    """Read a span of time (`60`, `15s`, `1m`, `6h`, `1d`) as nanoseconds.
+
+    Raises:
+        QuestionError: if it is not one.
+    """
+    found = _STEP.fullmatch(text)
+    if found is None:
+        raise QuestionError(field, f"{text!r} is not a span of time such as 60, 15s, 1m or 6h")
+    return int(float(found[1]) * _SECONDS[found[2]] * NANOS)

@@ -1,0 +1,63 @@
+"""The hub's own metrics as a Prometheus page."""
+
+from collections.abc import Mapping
+
+from gpufleet import __version__
+from gpufleet.exporters.exposition import Page, labelled
+from gpufleet.hub.status import HubStatus
+from gpufleet.model.time import NANOS
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def render(status: HubStatus) -> bytes:
+    """Return the page."""
+    counters = status.counters
+    page = Page()
+    for name, words, count in (
+        ("received_bodies_total", "Bodies of batches that arrived whole", counters.received_bodies),
+        ("received_bytes_total", "Bytes of those bodies", counters.received_bytes),
+        ("accepted_batches_total", "Batches acknowledged as new", counters.accepted),
+        ("duplicate_batches_total", "Batches acknowledged that were held already", counters.duplicates),
+        ("flushed_batches_total", "Batches written to the store", counters.flushed_batches),
+        ("flushed_rows_total", "Rows of samples written to the store", counters.flushed_rows),
+        ("wal_lost_batches_total", "Acknowledged batches that the disk gave back damaged", status.wal_lost),
+        ("future_rows_total", "Rows dropped because they were measured in the future", counters.future_rows),
+        ("flush_failures_total", "Flushes that failed and were tried again", counters.flush_failures),
+    ):
+        _single(page, name, "counter", words, count)
+    for name, words, value in (
+        ("wal_records", "Acknowledged batches that the store does not have yet", status.wal_records),
+        ("wal_bytes", "Bytes of those batches on disk", status.wal_bytes),
+        ("pending_bytes", "Bytes of bodies being received or made durable", status.pending_bytes),
+        ("missing_batches", "Batches lost or still on the way, over all senders", status.missing_batches),
+        ("flush_lag_seconds", "Age of the oldest acknowledged batch the store does not have", status.flush_lag_seconds),
+        ("flush_failures_in_a_row", "0 while flushing works", status.flush_failures_in_a_row),
+        ("last_flush_seconds", "How long the last flush took", counters.last_flush_seconds),
+    ):
+        _single(page, name, "gauge", words, value)
+    if counters.last_flush_at:
+        at = counters.last_flush_at / NANOS
+        _single(page, "last_flush_timestamp_seconds", "gauge", "When the last flush succeeded", at)
+    _by_label(page, "rejected_batches_total", "Batches refused, by reason", "reason", counters.rejected)
+    _by_label(page, "quarantined_batches_total", "Batches put aside, by step", "step", counters.quarantined)
+    _by_label(
+        page, "unknown_metrics_total", "Values of metrics that this catalogue lacks", "metric", counters.unknown_metrics
+    )
+    _by_label(
+        page, "invalid_values_total", "Values that the catalogue does not allow", "metric", counters.invalid_values
+    )
+    page.declare("gpufleet_hub_build_info", "gauge", "Version of gpufleet; always 1")
+    page.add("gpufleet_hub_build_info", labelled({"version": __version__}), 1)
+    return page.encode()
+
+
+def _single(page: Page, name: str, kind: str, words: str, value: float) -> None:
+    page.declare(f"gpufleet_hub_{name}", kind, words)
+    page.add(f"gpufleet_hub_{name}", "", value)
+
+
+def _by_label(page: Page, name: str, words: str, label: str, counts: Mapping[str, int]) -> None:
+    page.declare(f"gpufleet_hub_{name}", "counter", words)
+    for value, count in sorted(dict(counts).items()):
+        page.add(f"gpufleet_hub_{name}", labelled({label: value}), count)

@@ -1,0 +1,172 @@
+"""The hub, put together from its configuration."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from gpufleet.codecs.batch import decode
+from gpufleet.config.agent import parse_listen
+from gpufleet.config.hub import HubConfig
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.flusher import Flusher
+from gpufleet.hub.ingest import Ingest
+from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.pressure import Pressure
+from gpufleet.hub.quarantine import Quarantine
+from gpufleet.hub.queries import Queries
+from gpufleet.hub.status import HubStatus
+from gpufleet.hub.wal import Wal
+from gpufleet.hub.writer import Writer
+from gpufleet.model.errors import StoreError, WireError
+from gpufleet.model.ledger import SequenceKey
+from gpufleet.ports import Clock, Registry, Store
+from gpufleet.wiring.clock import SystemClock
+from gpufleet.wiring.stores import open_store
+
+READER_THREADS = 4
+"""Questions that are asked of the store at once."""
+
+
+class RunningHub(msgspec.Struct, frozen=True, kw_only=True):
+    """A hub that runs.
+
+    Attributes:
+        host, port: where it answers; the port is the kernel's choice where the configuration says 0.
+        task: the flusher; ends only when the hub is stopped.
+    """
+
+    host: str
+    port: int
+    task: asyncio.Task[None]
+
+    @property
+    def url(self) -> str:
+        """Root of its HTTP surface."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+
+class _Parts(msgspec.Struct, frozen=True):
+    wal: Wal
+    registry: Registry
+    store: Store
+    ledger: Ledger
+    writer: Writer
+    counters: Counters
+
+
+@contextlib.asynccontextmanager
+async def running_hub(
+    config: HubConfig, *, store: Callable[[str], Store] = open_store, clock: Clock | None = None
+) -> AsyncIterator[RunningHub]:
+    """Run a hub while the context is open; leaving it flushes what can be flushed, and keeps the rest in the log.
+
+    Args:
+        config: the configuration in force.
+        store: opens the store at a DSN.
+        clock: the hub's clock; the system's unless given.
+
+    Raises:
+        GpufleetError: if it cannot listen, or its log, registry or store cannot be opened.
+    """
+    # Imported here: whoever imports this module to read a configuration does without the server.
+    from gpufleet.web.hub.app import HubApp
+    from gpufleet.web.hub.ingest import BatchEndpoint
+    from gpufleet.web.hub.server import serve
+
+    clock = clock or SystemClock()
+    clusters = frozenset(config.clusters)
+    host, port = parse_listen(config.listen)
+    async with contextlib.AsyncExitStack() as stack:
+        writing = stack.enter_context(ThreadPoolExecutor(1, "hub-writer"))
+        reading = stack.enter_context(ThreadPoolExecutor(READER_THREADS, "hub-reader"))
+        loop = asyncio.get_running_loop()
+        parts = await loop.run_in_executor(writing, _open, config, store, clock, stack)
+        flusher = Flusher(
+            wal=parts.wal,
+            writer=parts.writer,
+            thread=writing,
+            counters=parts.counters,
+            clock=clock,
+            interval_seconds=config.flush.interval_seconds,
+            max_records=config.flush.max_records,
+            max_bytes=config.flush.max_bytes,
+        )
+        pressure = Pressure(config.ingest.max_pending_bytes)
+        endpoint = BatchEndpoint(
+            ingest=Ingest(wal=parts.wal, ledger=parts.ledger, clusters=clusters, counters=parts.counters),
+            pressure=pressure,
+            counters=parts.counters,
+            clock=clock,
+            max_body_bytes=config.ingest.max_body_bytes,
+            body_timeout_seconds=config.ingest.body_timeout_seconds,
+        )
+        queries = Queries(
+            registry=parts.registry,
+            store=parts.store,
+            ledger=parts.ledger,
+            threads=reading,
+            clock=clock,
+            clusters=clusters,
+            stale_after_seconds=config.stale_after_seconds,
+        )
+        status = HubStatus(
+            counters=parts.counters,
+            wal=parts.wal,
+            ledger=parts.ledger,
+            flusher=flusher,
+            pressure=pressure,
+            clock=clock,
+        )
+        task = asyncio.create_task(flusher.run(), name="flusher")
+        try:
+            app = HubApp(endpoint=endpoint, queries=queries, status=status, clock=clock)
+            async with serve(app, host, port) as bound:
+                yield RunningHub(host=host, port=bound, task=task)
+        finally:
+            flusher.stop()  # after the server: nothing comes in any more
+            await task
+
+
+def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stack: contextlib.AsyncExitStack) -> _Parts:
+    """Open everything on disk, and learn what the log holds. Blocking."""
+    from gpufleet.registry.sql import SqlRegistry
+
+    try:
+        config.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the hub's folder {config.folder}: {error.strerror}") from error
+    wal = Wal.open(
+        config.folder / "wal", max_bytes=config.ingest.wal_max_bytes, max_body_bytes=config.ingest.max_body_bytes
+    )
+    stack.callback(wal.close)
+    registry = SqlRegistry.open(config.registry_dsn)
+    stack.callback(registry.close)
+    registry.migrate()
+    registry.register_clusters(config.clusters, clock.now_ns())
+    store = open_at(config.store_dsn)
+    stack.callback(store.close)
+    store.migrate()
+    counters = Counters()
+    ledger = Ledger(registry.sequences())
+    _replay(wal, ledger)
+    writer = Writer(
+        wal=wal.epoch,
+        store=store,
+        registry=registry,
+        quarantine=Quarantine(config.folder / "quarantine"),
+        counters=counters,
+    )
+    return _Parts(wal, registry, store, ledger, writer, counters)
+
+
+def _replay(wal: Wal, ledger: Ledger) -> None:
+    """Hold every batch that was acknowledged and not flushed before the last stop or crash."""
+    for record in wal.replay():
+        try:
+            batch = decode(record.body)
+        except WireError:
+            continue  # the writer will put it aside, and say so
+        ledger.hold(SequenceKey(batch.cluster, batch.sender, batch.epoch), batch.seq)
