@@ -1,1 +1,12 @@
-"""Checks of what a node needs, each with what it proves and how to mend it."""
+"""Checks of what a node needs, each with what it proves and how to mend it.
+
+`gather.py` collects facts, from files and from asking the kernel what this process may do; `checks/` judge them
+and touch nothing. A fact that could not be had makes its check `unknown`, never `ok`.
+"""
+
+from gpufleet.doctor.check import Check, Verdict
+from gpufleet.doctor.checks import examine
+from gpufleet.doctor.facts import Facts
+from gpufleet.doctor.gather import gather
+
+__all__ = ["Check", "Facts", "Verdict", "examine", "gather"]

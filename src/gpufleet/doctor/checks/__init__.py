@@ -1,0 +1,15 @@
+"""The checks: pure judgements over the facts."""
+
+from gpufleet.doctor.check import Check
+from gpufleet.doctor.checks.agent import AGENT_CHECKS
+from gpufleet.doctor.checks.machine import MACHINE_CHECKS
+from gpufleet.doctor.checks.nvidia import NVIDIA_CHECKS
+from gpufleet.doctor.facts import Facts
+
+CHECKS = (*NVIDIA_CHECKS, *MACHINE_CHECKS, *AGENT_CHECKS)
+"""Every check, in the order in which a person mends: what is below first."""
+
+
+def examine(facts: Facts) -> tuple[Check, ...]:
+    """Make every check."""
+    return tuple(check(facts) for check in CHECKS)

@@ -1,0 +1,181 @@
+"""Gathering the facts: kernel files over Files, the host reader's passes, and what this process may do."""
+
+import importlib.util
+import posixpath
+import re
+
+from gpufleet.doctor.access import LocalAccess
+from gpufleet.doctor.facts import BRIDGE_CLASS, Facts
+from gpufleet.model.absence import Absent
+from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.errors import ReaderError
+from gpufleet.model.machine import NVIDIA_VENDOR
+from gpufleet.model.reading import Value
+from gpufleet.model.round import Round
+from gpufleet.ports import Clock, Fetched, FetchPlan, Files
+from gpufleet.readers.host import HostReader
+
+LIBRARY = "libnvidia-ml.so.1"
+LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu",
+    "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/usr/local/nvidia/lib64", "/usr/local/lib",
+)  # fmt: skip
+"""Where the loader looks without being told, and where container runtimes put the driver's files."""
+
+MAX_LINKS = 5
+"""Links followed from a library to its file: the alternatives of Debian need three."""
+
+LOADER_CACHE = "/etc/ld.so.cache"
+SWITCH_CLASS = f"0x{BRIDGE_CLASS:04x}00"
+POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
+KERNEL_LOG = "/dev/kmsg"
+
+PACKAGES = {
+    "agent": ("pynvml", "aiohttp", "uvicorn", "zstandard"),
+    "hub": ("litestar", "uvicorn", "aiohttp", "zstandard", "clickhouse_connect", "chdb", "sqlalchemy"),
+}
+"""Extra to what it brings, by import name."""
+
+_CACHED = re.compile(rb"(/[\x21-\x7e]{1,200}/libnvidia-ml\.so\.1)\0")
+_VERSION = re.compile(r"libnvidia-ml\.so\.([0-9]{2,4}\.[0-9]+(?:\.[0-9]+)?)")
+_HIDEPID = re.compile(rb" - proc \S+ \S*hidepid=([A-Za-z0-9]+)")
+
+
+async def gather(files: Files, access: LocalAccess, clock: Clock, state_folder: str) -> Facts:
+    """Collect every fact that can be had; what cannot be is left None.
+
+    Args:
+        files: this machine's files.
+        access: what this process may do here.
+        clock: this machine's clock.
+        state_folder: where the agent keeps its spool.
+    """
+    reader = HostReader(files, clock)
+    slow, static = await _pass(reader, Lane.SLOW), await _pass(reader, Lane.STATIC)
+    plan = FetchPlan(
+        files=(
+            LOADER_CACHE, "/proc/self/mountinfo", "/proc/pressure/cpu", "/proc/2/stat", "/proc/1/stat",
+            "/sys/bus/pci/devices/*/class",
+        ),
+        links=("/dev/nvidia*", *(f"{folder}/{LIBRARY}" for folder in LIBRARY_FOLDERS)),
+        max_file_bytes=8 << 20,
+    )  # fmt: skip
+    fetched = await files.fetch(plan)
+    values = static.samples[0].values if isinstance(static, Round) else {}
+    return Facts(
+        inventory=slow.inventory if isinstance(slow, Round) else None,
+        switch_drivers=await _switch_drivers(files, fetched, slow),
+        driver_version=values.get("host_nvidia_kernel_driver_version"),
+        libraries=await _libraries(files, fetched),
+        device_nodes=_device_nodes(fetched, access),
+        services=_services(slow),
+        processes_hidden=_processes_hidden(fetched),
+        pressure=_error_of(fetched, "/proc/pressure/cpu"),
+        kernel_log=access.opens(KERNEL_LOG),
+        machine=static.machine if isinstance(static, Round) else None,
+        system_uuid=values.get("host_system_uuid"),
+        container=values.get("host_container"),
+        clock_ns=clock.now_ns(),
+        clock_synchronized=access.clock_synchronized(),
+        state_folder=state_folder,
+        state_folder_error=access.folder(state_folder),
+        state_folder_free=access.free_bytes(state_folder),
+        pod_resources=access.socket(POD_RESOURCES),
+        missing_packages={extra: _missing(packages) for extra, packages in PACKAGES.items()},
+        errors=tuple(
+            words for answer in (slow, static) for words in (answer.errors if isinstance(answer, Round) else (answer,))
+        ),
+    )
+
+
+async def _pass(reader: HostReader, lane: Lane) -> Round | str:
+    """Make a pass, or return the words of its failure."""
+    try:
+        return await reader.read(lane)
+    except ReaderError as error:
+        return str(error)
+
+
+async def _switch_drivers(files: Files, fetched: Fetched, slow: Round | str) -> tuple[str, ...] | None:
+    if not isinstance(slow, Round) or slow.inventory is None:
+        return None
+    folders = [
+        path.removesuffix("/class")
+        for path, content in fetched.files.items()
+        if path.endswith("/class") and content.strip() == SWITCH_CLASS.encode()
+    ]
+    if not folders:
+        return ()
+    answer = await files.fetch(
+        FetchPlan(
+            files=tuple(f"{path}/vendor" for path in folders), links=tuple(f"{path}/drive[r]" for path in folders)
+        )
+    )
+    nvidia = f"0x{NVIDIA_VENDOR:04x}".encode()
+    return tuple(
+        answer.links.get(f"{path}/driver", "").rpartition("/")[2]
+        for path in folders
+        if answer.files.get(f"{path}/vendor", b"").strip() == nvidia
+    )
+
+
+async def _libraries(files: Files, fetched: Fetched) -> dict[str, str]:
+    """Return the libraries found, and the version that the name behind each link tells."""
+    links = dict(fetched.links)
+    # A path that is there and no link answers EINVAL.
+    plain = [path for path, name in fetched.errors.items() if name == "EINVAL" and path.endswith(LIBRARY)]
+    cached = [match.decode("ascii") for match in _CACHED.findall(fetched.files.get(LOADER_CACHE, b""))]
+    unseen = tuple(path for path in dict.fromkeys(cached) if path not in links and path not in plain)
+    if unseen:
+        answer = await files.fetch(FetchPlan(links=unseen))
+        links.update(answer.links)
+        plain += [path for path, name in answer.errors.items() if name == "EINVAL"]
+    found = {path: await _version(files, path, text) for path, text in links.items() if path.endswith("/" + LIBRARY)}
+    found.update(dict.fromkeys(plain, ""))
+    # Where /lib is a link to /usr/lib every library is there twice.
+    return {path: version for path, version in found.items() if f"/usr{path}" not in found}
+
+
+async def _version(files: Files, path: str, link: str) -> str:
+    """Follow a library's links until a name tells the version; empty if none does."""
+    for _ in range(MAX_LINKS):
+        match = _VERSION.search(link)
+        if match is not None:
+            return match[1]
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
+        link = (await files.fetch(FetchPlan(links=(path,)))).links.get(path, "")
+        if not link:
+            break
+    return ""
+
+
+def _device_nodes(fetched: Fetched, access: LocalAccess) -> dict[str, str]:
+    # Every /dev/nvidia* is asked for as a link: what is there answers, as a link or with EINVAL.
+    paths = [path for path in (*fetched.links, *fetched.errors) if re.fullmatch(r"/dev/nvidia(ctl|-uvm|[0-9]+)", path)]
+    return {path: access.read_write(path) for path in sorted(paths)}
+
+
+def _services(slow: Round | str) -> dict[str, Value | Absent] | None:
+    if not isinstance(slow, Round):
+        return None
+    return {item.labels[0]: item.value for item in slow.samples[0].dims if item.metric == "host_service_state"}
+
+
+def _processes_hidden(fetched: Fetched) -> str | None:
+    if b"(kthreadd)" in fetched.files.get("/proc/2/stat", b""):
+        return ""
+    mountinfo = fetched.files.get("/proc/self/mountinfo")
+    if mountinfo is None:
+        return None
+    hidepid = _HIDEPID.search(mountinfo)
+    if hidepid is not None and hidepid[1] not in (b"0", b"off"):
+        return f"/proc is mounted with hidepid={hidepid[1].decode('ascii')}"
+    return "this process is in a PID namespace of its own"
+
+
+def _error_of(fetched: Fetched, path: str) -> str:
+    return "" if path in fetched.files else fetched.errors.get(path, "ENOENT")
+
+
+def _missing(packages: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in packages if importlib.util.find_spec(name) is None)

@@ -1,0 +1,122 @@
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpufleet.channels.local import LocalFiles
+from gpufleet.cli.doctor import doctor
+from gpufleet.doctor import Facts, Verdict, examine, gather
+from gpufleet.doctor.access import LocalAccess
+from tests.readers.host.machines import FixedClock, build
+from tests.support.trees import plant
+
+NVIDIA_FILES = """
+/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1 -> /etc/alternatives/glx--libnvidia-ml.so.1
+/etc/alternatives/glx--libnvidia-ml.so.1 -> /usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1
+/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1 -> libnvidia-ml.so.590.48.01
+/lib -> usr/lib
+/dev/nvidiactl
+/dev/nvidia0
+/dev/nvidia-caps/
+/dev/kmsg
+"""
+
+
+async def collect(root: Path) -> Facts:
+    return await gather(LocalFiles(root), LocalAccess(root), FixedClock(), "/var/lib/gpufleet")
+
+
+def verdicts(facts: Facts) -> dict[str, str]:
+    return {check.name: check.verdict.value for check in examine(facts)}
+
+
+async def test_a_bare_metal_node(tmp_path: Path) -> None:
+    plant(NVIDIA_FILES, build("bare_metal", tmp_path))
+    facts = await collect(tmp_path)
+    assert facts.libraries == {"/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1": "590.48.01"}
+    assert facts.device_nodes == {"/dev/nvidia0": "", "/dev/nvidiactl": ""}
+    assert facts.switch_drivers == ("nvidia-nvswitch",) * 4
+    got = verdicts(facts)
+    assert got["nvidia_gpus"] == "ok"
+    assert got["nvidia_versions"] == "ok"
+    assert got["nvidia_fabric_manager"] == "ok"
+    assert got["nvidia_device_nodes"] == "warning", "one node for eight GPUs"
+    assert got["process_table"] == "ok"
+    assert got["identity"] == "ok"
+    assert got["kubelet_pod_resources"] == "warning", "the kubelet runs, and its socket is not there"
+
+
+async def test_a_kubevirt_node_and_a_container(tmp_path: Path) -> None:
+    handed_over = verdicts(await collect(build("kubevirt_node", tmp_path / "node")))
+    assert handed_over["nvidia_gpus"] == "warning", "one GPU is bound to nothing"
+    assert handed_over["nvidia_fabric_manager"] == "not_applicable"
+    inside = await collect(build("container", tmp_path / "container"))
+    assert inside.processes_hidden == "this process is in a PID namespace of its own"
+    got = verdicts(inside)
+    assert got["nvidia_library"] == "failed"
+    assert got["nvidia_persistence"] == "unknown"
+    assert got["kubelet_pod_resources"] == "unknown"
+
+
+async def test_a_library_named_only_by_the_loaders_cache(tmp_path: Path) -> None:
+    build("guest", tmp_path)
+    plant("/opt/nv/libnvidia-ml.so.1 -> libnvidia-ml.so.590.48.01\n", tmp_path)
+    (tmp_path / "etc/ld.so.cache").write_bytes(
+        b"glibc-ld.so.cache1.1\0\0libnvidia-ml.so.1\0/opt/nv/libnvidia-ml.so.1\0"
+    )
+    assert (await collect(tmp_path)).libraries == {"/opt/nv/libnvidia-ml.so.1": "590.48.01"}
+
+
+async def test_hidepid_is_named(tmp_path: Path) -> None:
+    root = build("guest", tmp_path)
+    (root / "proc/2/stat").unlink()
+    with (root / "proc/self/mountinfo").open("a") as file:
+        file.write("22 26 0:21 / /proc rw - proc proc rw,hidepid=invisible\n")
+    assert (await collect(root)).processes_hidden == "/proc is mounted with hidepid=invisible"
+
+
+async def test_an_empty_machine_is_mostly_unknown(tmp_path: Path) -> None:
+    facts = await collect(tmp_path)
+    assert facts.inventory is None
+    assert facts.errors
+    by_name = verdicts(facts)
+    for name in ("nvidia_gpus", "nvidia_driver", "nvidia_fabric_manager", "process_table", "identity"):
+        assert by_name[name] == Verdict.UNKNOWN, name
+
+
+def test_the_pod_resources_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    access = LocalAccess(tmp_path)
+    assert access.socket("/kubelet.sock") == "ENOENT"
+    (tmp_path / "plain").write_text("")
+    assert access.socket("/plain") == "ENOTSOCK"
+    monkeypatch.chdir(tmp_path)  # a socket's path is short
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("kubelet.sock")
+        assert access.socket("/kubelet.sock") == ""
+
+
+def test_the_live_machine_can_be_asked() -> None:
+    access = LocalAccess()
+    assert access.clock_synchronized() in (True, False)
+    assert access.folder("/proc/1") != ""
+    assert access.folder("/etc/hostname") == "ENOTDIR"
+    assert access.free_bytes("/no/such/folder") is not None
+
+
+@pytest.mark.parametrize(("name", "code"), [("guest", 1), ("kubevirt_node", 1)])
+def test_the_command_answers_json_and_tells_failure(
+    name: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert doctor(json=True, root=build(name, tmp_path)) == code
+    checks = json.loads(capsys.readouterr().out)
+    assert {"name", "verdict", "proves", "found", "mend"} == set(checks[0])
+    assert any(check["verdict"] == "failed" for check in checks)
+
+
+def test_the_command_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    doctor(root=build("bare_metal", tmp_path))
+    page = capsys.readouterr().out
+    assert "nvidia_fabric_manager" in page
+    assert "mend:" in page
+    assert "failed" in page
