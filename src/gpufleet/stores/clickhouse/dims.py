@@ -27,6 +27,8 @@ class DimRows:
     def add(self, accepted: Accepted, absence_ids: Sequence[int]) -> None:
         """Add every block of a batch; `absence_ids` are the ids of `batch.absences`."""
         batch = accepted.batch
+        if not batch.dims:
+            return
         texts, numbers = self._texts, self._numbers
         machine_codes, view_codes = batch_codes(accepted, texts["machine"], texts["view"])
         absences = [*absence_ids, EMPTY]

@@ -10,7 +10,7 @@ from gpufleet.model.wire import DimBlock, SampleBlock
 from gpufleet.stores.clickhouse.columns import Rows
 from gpufleet.stores.clickhouse.samples import MACHINE_ITSELF
 from gpufleet.stores.clickhouse.schema import EVENTS, HOLDINGS, INVENTORY, READER_STATUS, VIEWS
-from gpufleet.stores.clickhouse.sets import Known, inventory_set_id, view_attributes_id
+from gpufleet.stores.clickhouse.sets import Known, inventory_set_id
 
 
 def seen_views(accepted: Accepted) -> Iterator[tuple[str, View, str]]:
@@ -88,7 +88,7 @@ class PartRows:
     def _add_view(self, accepted: Accepted, machine: str, view: View, reader: str) -> None:
         batch = accepted.batch
         subject = (batch.cluster, machine, view.key, reader)
-        attributes = view_attributes_id(view)
+        attributes = hash(view)
         last, reported_at = self._known.views.get(subject, (None, batch.sent_at))
         if last == attributes or reported_at > batch.sent_at:
             return

@@ -17,6 +17,13 @@ MACHINE_ITSELF = ""
 """What stands in the column `view` of a row about the machine."""
 
 
+_POSITIONS: dict[str, dict[Cell, Cell]] = {
+    metric.name: {None: None, **{state: position for position, state in enumerate(metric.states)}}
+    for metric in CATALOGUE.values()
+    if metric.type is ValueType.ENUM
+}
+
+
 def stored_numbers(metric: Metric, cells: list[Cell]) -> list[Cell]:
     """Return the cells as they are stored: a state as its position among the metric's states.
 
@@ -25,10 +32,8 @@ def stored_numbers(metric: Metric, cells: list[Cell]) -> list[Cell]:
     """
     if metric.type is not ValueType.ENUM:
         return cells
-    positions: dict[Cell, Cell] = {name: position for position, name in enumerate(metric.states)}
-    positions[None] = None
     try:
-        return list(map(positions.__getitem__, cells))
+        return list(map(_POSITIONS[metric.name].__getitem__, cells))
     except (KeyError, TypeError) as error:
         raise StoreError(f"{metric.name}: {error} is not one of its states {', '.join(metric.states)}") from error
 
@@ -90,7 +95,8 @@ class SampleRows:
             metric = CATALOGUE[name]
             if metric.storage is Storage.CORE:
                 column = self._core.setdefault(name, [])
-                column.extend([None] * (self._rows - len(column)))
+                if len(column) < self._rows:
+                    column.extend([None] * (self._rows - len(column)))
                 column.extend(stored_numbers(metric, cells))
             elif metric.storage is Storage.INFO:
                 infos.append((name, cells))
@@ -105,6 +111,10 @@ class SampleRows:
     def _add_tail(self, name: str, metrics: list[tuple[Metric, list[Cell]]], count: int) -> None:
         ids, values = self._tails[f"{name}_ids"], self._tails[f"{name}_values"]
         width = len(metrics)
+        if not width:
+            ids.counts.extend([0] * count)
+            values.counts.extend([0] * count)
+            return
         row_ids = [metric.id for metric, _ in metrics]
         flat = list(chain.from_iterable(zip(*(cells for _, cells in metrics), strict=True)))
         if None in flat:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gpufleet.model.machine import PciFunction
-from gpufleet.model.view import View
 from gpufleet.model.wire import WireAbsence
 
 EMPTY = 0
@@ -40,16 +39,17 @@ def inventory_set_id(functions: Sequence[PciFunction]) -> int:
     return set_id(sorted(functions, key=lambda function: function.address))
 
 
-def view_attributes_id(view: View) -> int:
-    """Return the id of everything said of a view."""
-    return set_id(view)
-
-
 class Known:
     """What the store is known to hold, so that it is not written again.
 
     Forgetting is harmless: what is written twice collapses in the store. So the memory is bounded by
     forgetting everything when it is full.
+
+    Attributes:
+        absence_sets: ids in the table of that name.
+        info: (cluster, machine, view, reader, lane) to the id of the texts last written.
+        views: (cluster, machine, view, reader) to this process's hash of what was last said, and when.
+        inventory: (cluster, machine) to the id of the list last written.
     """
 
     def __init__(self) -> None:

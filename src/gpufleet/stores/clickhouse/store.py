@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -12,6 +12,7 @@ from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import Accepted, StoredSample
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, parse_dsn, translated
+from gpufleet.stores.clickhouse.columns import Columns
 from gpufleet.stores.clickhouse.latest import fetch_latest
 from gpufleet.stores.clickhouse.lock import FolderLock
 from gpufleet.stores.clickhouse.migrate import migrate
@@ -89,11 +90,13 @@ class ClickHouseStore:
             if self._known is None:
                 self._known = self._load_known()
             known, self._known = self._known, None  # forgotten unless everything below succeeds
+            made: tuple[Columns, Any] = ({}, None)
             for name, columns in build(accepted, known).items():
-                rows = arrow_table(self._tables[name], columns)
+                if columns is not made[0]:  # samples and latest take the same rows
+                    made = (columns, arrow_table(self._tables[name], columns))
                 with translated(f"{self._dsn.shown}: insert into {name}"):
                     settings = {"insert_deduplication_token": f"{token}/{name}"}
-                    self._handles.writer.insert_arrow(name, rows, settings=settings)
+                    self._handles.writer.insert_arrow(name, made[1], settings=settings)
             known.trim()
             self._known = known
 

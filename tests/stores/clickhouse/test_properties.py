@@ -1,0 +1,107 @@
+"""Whatever is written, in whatever order: `latest` is the newest of each view, reader and lane, and equal."""
+
+import itertools
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpufleet.codecs.batch import decode, encode
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.batch import Batch, MachineReport
+from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind, Storage, ValueType
+from gpufleet.model.machine import Machine
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.stored import Accepted
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.stores.clickhouse import ClickHouseStore
+
+T0 = 1_700_000_000_000_000_000
+TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
+VIEWS = (
+    None,
+    View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:1b:00.0", index=0),
+    View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:1c:00.0"),
+    View(kind=ViewKind.MIG, side=Side.HOST, instance="1/0", parent="gpu/GPU-1"),
+)
+ABSENT = st.builds(Absent, st.sampled_from(Reason), TEXT)
+
+
+def value_of(metric: Metric) -> st.SearchStrategy[Value | Absent]:
+    match metric.type:
+        case ValueType.ENUM:
+            return st.sampled_from(metric.states) | ABSENT
+        case ValueType.TEXT:
+            return TEXT | ABSENT
+        case ValueType.FLOAT:
+            return st.floats(allow_nan=False, allow_infinity=False) | ABSENT
+        case ValueType.INT:
+            return st.integers(0, 2**64 - 1) | ABSENT
+
+
+def dim_values(metric: Metric) -> st.SearchStrategy[DimValue]:
+    return st.builds(DimValue, st.just(metric.name), st.tuples(*[TEXT] * len(metric.dims)), value_of(metric))
+
+
+PLAIN = {metric.name: value_of(metric) for metric in CATALOGUE.values() if metric.storage is not Storage.DIM}
+DIMS = [dim_values(m) for m in CATALOGUE.values() if m.storage is Storage.DIM and m.kind is not MetricKind.INFO]
+
+SAMPLES = st.builds(
+    Sample,
+    view=st.sampled_from(VIEWS),
+    reader=st.sampled_from(("nvml", "host")),
+    lane=st.sampled_from(Lane),
+    measured_at=st.integers(T0, T0 + 5),
+    values=st.fixed_dictionaries({}, optional=PLAIN),
+    dims=st.lists(st.one_of(DIMS), max_size=4, unique_by=lambda d: (d.metric, d.labels)).map(tuple),
+    provenance=st.sampled_from(Provenance),
+    driver_session=st.integers(0, 2**63 - 1),
+)
+
+
+def key(sample: Sample) -> tuple[str, str, str]:
+    return sample.view.key if sample.view else "", sample.reader, sample.lane.value
+
+
+numbers = itertools.count(1)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    st.lists(
+        st.lists(SAMPLES, min_size=1, max_size=4),
+        min_size=1,
+        max_size=3,
+    ).filter(lambda writes: _unique([sample for write in writes for sample in write]))
+)
+def test_latest_is_the_newest_of_each_and_equal(store: ClickHouseStore, writes: list[list[Sample]]) -> None:
+    cluster = f"property-{next(numbers)}"
+    expected: dict[tuple[str, str, str], Sample] = {}
+    for seq, samples in enumerate(writes, 1):
+        batch = Batch(
+            cluster=cluster,
+            sender="s",
+            epoch="0" * 32,
+            seq=seq,
+            sent_at=T0,
+            reports=(MachineReport(machine=Machine(name="n"), samples=tuple(samples)),),
+        )
+        store.write([Accepted(received_at=T0, machine_ids=("m",), batch=decode(encode(batch)))], f"{cluster}-{seq}")
+        for sample in samples:
+            before = expected.get(key(sample))
+            if before is None or sample.measured_at > before.measured_at:
+                expected[key(sample)] = sample
+    found = {key(stored.sample): stored.sample for stored in store.latest(cluster, "m")}
+    assert found.keys() == expected.keys()
+    for place, sample in expected.items():
+        assert _ordered(found[place]) == _ordered(sample)
+
+
+def _unique(samples: list[Sample]) -> bool:
+    places = [(*key(sample), sample.measured_at) for sample in samples]
+    return len(set(places)) == len(places)
+
+
+def _ordered(sample: Sample) -> tuple[object, ...]:
+    dims = sorted(sample.dims, key=lambda value: (value.metric, value.labels))
+    return sample.view, sample.values, dims, sample.provenance, sample.driver_session, sample.measured_at
