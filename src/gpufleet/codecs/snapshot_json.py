@@ -1,11 +1,14 @@
 """The snapshot document as JSON, and its schema."""
 
-from typing import Any
+import datetime as dt
+import inspect
+from typing import Any, get_args
 
 import msgspec
 
 from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
-from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Snapshot
+from gpufleet.model.reading import DimReading, Reading
+from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, ReaderReport, Snapshot
 
 MAX_BYTES = 64 << 20
 """A document from another process may not be larger."""
@@ -51,8 +54,24 @@ def decode_snapshot(document: bytes) -> Snapshot:
 def snapshot_schema() -> dict[str, Any]:
     """Return the JSON Schema of the document, made from the records."""
     schema = msgspec.json.schema(Snapshot)
+    definitions = schema["$defs"]
+    for record in (Snapshot, Reading, DimReading, ReaderReport):
+        properties = definitions[record.__name__]["properties"]
+        for field in msgspec.structs.fields(record):
+            if dt.datetime in (field.type, *get_args(field.type)):
+                _instant(properties[field.encode_name])["format"] = "date-time"
+    for definition in definitions.values():
+        if "description" in definition:
+            definition["description"] = inspect.cleandoc(definition["description"])
+    definitions["Snapshot"]["properties"]["schema"]["const"] = SNAPSHOT_SCHEMA
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:{SNAPSHOT_SCHEMA.replace('/', ':')}",
         **schema,
     }
+
+
+def _instant(field: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of a field's schema that is the text of an instant."""
+    options: list[dict[str, Any]] = field.get("anyOf", [field])
+    return next(option for option in options if option.get("type") == "string")
