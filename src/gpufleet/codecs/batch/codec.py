@@ -46,6 +46,8 @@ def encode_wire(wire: WireBatch, *, compress: bool = True) -> bytes:
     message = _ENCODER.encode(wire)
     if len(message) > _DEFAULT_LIMITS.message_bytes:
         raise WireLimitError("", f"message of {len(message)} bytes, more than {_DEFAULT_LIMITS.message_bytes}")
+    if len(message) >= MEASURED_FROM:
+        check_size(message, _DEFAULT_LIMITS)
     body = compress_message(message) if compress else message
     if len(body) > _DEFAULT_LIMITS.body_bytes:
         raise WireLimitError("", f"body of {len(body)} bytes, more than {_DEFAULT_LIMITS.body_bytes}")

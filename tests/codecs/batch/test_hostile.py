@@ -1,0 +1,261 @@
+"""Bytes from anybody: only a WireError, in bounded time and memory."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.batch import Limits, decode, encode, encode_wire, to_rows, to_wire
+from gpufleet.codecs.batch.compression import MAGIC
+from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
+from tests.codecs.batch.batches import EXAMPLE, NOW
+
+PLAIN = encode(EXAMPLE, compress=False)
+PACKED = encode(EXAMPLE)
+ELEMENTS: list[Any] = msgspec.msgpack.decode(PLAIN)
+
+
+def answer(body: bytes) -> None:
+    """Decode; whatever passes must be usable as rows and fit to be sent on."""
+    try:
+        wire = decode(body)
+    except WireError as error:
+        assert str(error)  # noqa: PT017 - either outcome is fine, silence is not
+    else:
+        to_rows(wire)
+        encode_wire(wire)
+
+
+@given(st.binary(max_size=400))
+def test_random_bytes(body: bytes) -> None:
+    answer(body)
+    answer(MAGIC + body)
+
+
+@given(st.data(), st.sampled_from([PLAIN, PACKED]))
+def test_flipped_bits(data: st.DataObject, body: bytes) -> None:
+    changed = bytearray(body)
+    for at in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
+        changed[at] ^= 1 << data.draw(st.integers(0, 7))
+    answer(bytes(changed))
+
+
+@pytest.mark.parametrize("body", [PLAIN, PACKED], ids=["plain", "zstd"])
+def test_every_truncation_is_refused(body: bytes) -> None:
+    for end in range(len(body)):
+        with pytest.raises(WireError):
+            decode(body[:end])
+
+
+@pytest.mark.parametrize("body", [PLAIN, PACKED], ids=["plain", "zstd"])
+def test_bytes_after_the_end_are_refused(body: bytes) -> None:
+    with pytest.raises(WireError):
+        decode(body + b"\x00")
+
+
+json_like = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.data())
+def test_any_element_replaced_by_anything(data: st.DataObject) -> None:
+    elements = msgspec.msgpack.decode(PLAIN)
+    place: Any = elements
+    while True:
+        keys = list(range(len(place)) if isinstance(place, list) else place)
+        if not keys:
+            return
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(place[key], (list, dict)) or data.draw(st.booleans()):
+            break
+        place = place[key]
+    place[key] = data.draw(json_like)
+    answer(msgspec.msgpack.encode(elements))
+
+
+def changed(change: Callable[[list[Any]], None]) -> bytes:
+    elements = msgspec.msgpack.decode(PLAIN)
+    change(elements)
+    return msgspec.msgpack.encode(elements)
+
+
+def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
+    def change(elements: Any) -> None:
+        for step in path[:-1]:
+            elements = elements[step]
+        elements[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (put("", 2), "cluster: expected `str` of length >= 1"),
+        (put("x" * 254, 3), "sender: expected `str` of length <= 253"),
+        (put("0" * 31, 4), "epoch: expected `str` of length >= 32"),
+        (put("A" * 32, 4), "epoch: not 32 hexadecimal digits in lower case"),
+        (put("0" * 31 + "\n", 4), "epoch: not 32 hexadecimal digits in lower case"),
+        (put(0, 5), "seq: expected `int` >= 1"),
+        (put(2**63, 5), "seq: expected `int` <= 9223372036854775807"),
+        (put(0, 6), "sent_at: expected `int` >= 1"),
+        (put(float("nan"), 7, "interval_seconds"), "heartbeat.interval_seconds: not a number of seconds"),
+        (put(-1, 7, "dropped_total"), "heartbeat.dropped_total: -1 is not from 0 to"),
+        (put({"name": ""}, 8, 0), "machines[0].name: empty"),
+        (put({"name": "x", "kind": "toaster"}, 8, 0), "machines[0].kind: invalid enum value 'toaster'"),
+        (put({"kind": "gpu", "side": "host"}, 9, 0), "views[0]: has neither uuid nor pci_address nor instance"),
+        (put("because", 10, 0, 0, 1), "absences[0][0].reason: invalid enum value 'because'"),
+        (put("often", 11, 0, 1), "samples[0].lane: not one of event, fast, slow, static"),
+        (put("hearsay", 11, 0, 2), "samples[0].provenance: not one of"),
+        (put(["a"], 11, 0, 3), "samples[0].columns: 4 columns for 1 metrics"),
+        (put(["a", "a", "b", "c"], 11, 0, 3), "samples[0].metrics: a metric is there twice"),
+        (put([9], 11, 0, 4), "samples[0].machine[0]: 9 points past the 2 machines"),
+        (put([-1], 11, 0, 4), "samples[0].machine[0]: expected `int` >= 0"),
+        (put([5], 11, 0, 5), "samples[0].view[0]: 5 points past the 1 views"),
+        (put([0, 0], 11, 0, 5), "samples[0].view: 2 entries for 1 rows"),
+        (put([0], 11, 0, 6), "samples[0].measured_at[0]: expected `int` >= 1"),
+        (put([], 11, 0, 7), "samples[0].driver_session: 0 entries for 1 rows"),
+        (put([7], 11, 0, 8), "samples[0].absence[0]: 7 points past the 2 absences"),
+        (put([1, 2, 3, 4, 5, 6, 7], 11, 0, 9, 2), "samples[0].columns[2]: 7 cells for 1 rows"),
+        (put([True], 11, 0, 9, 0), "samples[0].columns[0][0]: expected `int | float | str | null`, got `bool`"),
+        (put(["x" * 1025], 11, 0, 9, 0), "samples[0].columns[0][0]: expected `str` of length <= 1024"),
+        (put([1], 12, 0, 9), "dims[0].values: 1 cells for 2 rows"),
+        (put([["0"]], 12, 0, 8), "dims[0].labels[0]: 1 cells for 2 rows"),
+        (put(5, 13, 0, 0), "parts[0].machine: 5 points past the 2 machines"),
+        (put(0, 13, 1, 0), "parts[1].machine: machine 0 has a part already"),
+        (put("", 13, 0, 1, 0, "kind"), "parts[0].events[0].kind: empty"),
+        (put(0, 13, 0, 1, 0, "at"), "parts[0].events[0].at: 0 is not an instant"),
+        (put("x" * 4097, 13, 0, 2, 0, "last_error"), "parts[0].readers[0].last_error: 4097 characters"),
+        (put("", 13, 0, 3, 0, "holder", "id"), "parts[0].holdings[0].holder.id: empty"),
+        (put(-5, 13, 0, 4, 0, "vendor"), "parts[0].inventory[0].vendor: -5 is not from 0 to"),
+    ],
+)
+def test_the_field_is_named(change: Callable[[list[Any]], None], words: str) -> None:
+    with pytest.raises(WireError) as caught:
+        decode(changed(change))
+    assert str(caught.value).startswith(words)
+    assert words.startswith(caught.value.field)
+
+
+@pytest.mark.parametrize("version", [0, 2, 2**63])
+def test_another_version_names_both(version: int) -> None:
+    body = msgspec.msgpack.encode([version, "a layout that this build has never heard of"])
+    with pytest.raises(WireVersionError, match=rf"version: {version}, and this build reads 1"):
+        decode(body)
+
+
+def test_unknown_metrics_are_not_structural() -> None:
+    assert decode(changed(put(["not", "in", "any", "catalogue"], 11, 0, 3))).samples[0].metrics[0] == "not"
+
+
+def test_too_long_a_body_is_refused_unread() -> None:
+    with pytest.raises(WireLimitError, match="body of 101 bytes, more than 100"):
+        decode(bytes(101), limits=Limits(body_bytes=100))
+
+
+def test_a_bomb_that_declares_its_size() -> None:
+    bomb = zstandard.ZstdCompressor().compress(bytes(65 << 20))
+    with pytest.raises(WireLimitError, match=r"unpacks to \d+ bytes, more than"):
+        decode(bomb)
+
+
+def test_a_stream_without_declared_size_is_read() -> None:
+    packed = zstandard.ZstdCompressor(write_content_size=False).compress(PLAIN)
+    assert to_rows(decode(packed)) == EXAMPLE
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [
+        (Limits(machines=1), "machines"),
+        (Limits(views=0), "views"),
+        (Limits(absences=1), "absences"),
+        (Limits(blocks=1), "samples"),
+    ],
+)
+def test_counts_are_bounded(limits: Limits, field: str) -> None:
+    with pytest.raises(WireLimitError) as caught:
+        decode(PLAIN, limits=limits)
+    assert caught.value.field == field
+
+
+def _many(count: int, element: bytes) -> msgspec.Raw:
+    return msgspec.Raw(b"\xdd" + count.to_bytes(4, "big") + element * count)
+
+
+def _batch(place: int, value: Any) -> bytes:
+    elements = [1, 1, "c", "s", "0" * 32, 1, NOW, None, [], [], [], [], [], []]
+    elements[place] = value
+    return zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(elements))
+
+
+def _block(columns: Any) -> list[Any]:
+    return ["nvml", "fast", "imported", [], [], [], [], [], [], columns]
+
+
+COUNT = 20_000_000
+NAMED_BOMBS: dict[str, Callable[[], bytes]] = {
+    "zeros": lambda: zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 30)),
+    "absence sets": lambda: _batch(10, _many(COUNT, b"\x90")),
+    "absences": lambda: _batch(10, [_many(COUNT, b"\x93\xa1a\xa7no_data\xa0"[:3])]),
+    "blocks": lambda: _batch(11, _many(COUNT, b"\x90")),
+    "columns": lambda: _batch(11, [_block(_many(COUNT, b"\x90"))]),
+    "cells": lambda: _batch(11, [_block([_many(COUNT, b"\xa2ab")])]),
+    "many columns of cells": lambda: _batch(11, [_block([_many(1000, b"\xa2ab")] * 20_000)]),
+    "rows": lambda: _batch(11, [["nvml", "fast", "imported", [], _many(COUNT, b"\xcd\xff\xff")]]),
+    "labels": lambda: _batch(12, [["d", "x", "fast", "imported", [], [], [], [], [_many(COUNT, b"\xa2ab")], [], []]]),
+    "events": lambda: _batch(13, [[0, _many(COUNT // 8, b"\x83\xa4view\xc0\xa4kind\xa1x\xa2at\x01")]]),
+    "attributes": lambda: _batch(
+        13,
+        [[0, [{"view": None, "kind": "x", "at": 1, "attributes": {f"{n:x}": "" for n in range(2_000_000)}}]]],
+    ),
+    "parts": lambda: _batch(13, _many(COUNT, b"\x90")),
+    "deep": lambda: _batch(11, msgspec.Raw(b"\x91" * COUNT)),
+}
+
+_IN_A_CHILD = """
+import resource, sys
+from gpufleet.codecs.batch import decode
+from gpufleet.model.errors import WireError
+body = sys.stdin.buffer.read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    decode(body)
+except WireError as error:
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, error)
+"""
+
+
+@pytest.mark.parametrize("name", NAMED_BOMBS)
+def test_memory_is_bounded_whatever_a_body_unpacks_to(name: str) -> None:
+    body = NAMED_BOMBS[name]()
+    assert len(body) < 8 << 20
+    done = subprocess.run([sys.executable, "-c", _IN_A_CHILD], input=body, capture_output=True, check=True, timeout=60)
+    grown, _, words = done.stdout.decode().partition(" ")
+    assert words, "was accepted"
+    assert int(grown) < 400, words
+
+
+def test_a_large_batch_within_the_limits_is_read() -> None:
+    wire = to_wire(EXAMPLE)
+    block = wire.samples[0]
+    rows = 100_000
+    for field in ("machine", "view", "measured_at", "driver_session", "absence"):
+        setattr(block, field, getattr(block, field) * rows)
+    block.columns = [column * rows for column in block.columns]
+    body = encode_wire(wire)
+    assert decode(body) == wire
