@@ -54,6 +54,10 @@ class Queries:
         self._clusters = clusters
         self._stale_after = stale_after_seconds
 
+    def now_ns(self) -> int:
+        """Return the hub's now, in nanoseconds since 1970."""
+        return self._clock.now_ns()
+
     async def put_allocation(self, id: str, spec: AllocationSpec) -> tuple[Allocation, bool]:  # noqa: A002
         """Keep an allocation and return it, and whether it is new.
 

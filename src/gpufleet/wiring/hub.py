@@ -122,7 +122,7 @@ async def running_hub(
         )
         task = asyncio.create_task(flusher.run(), name="flusher")
         try:
-            app = HubApp(endpoint=endpoint, queries=queries, status=status, clock=clock)
+            app = HubApp(endpoint=endpoint, queries=queries, status=status)
             async with serve(app, host, port) as bound:
                 yield RunningHub(host=host, port=bound, task=task)
         finally:

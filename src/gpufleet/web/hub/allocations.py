@@ -9,7 +9,6 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from gpufleet.hub.queries import Queries
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import AllocationAnswer, SeriesAnswer
-from gpufleet.ports import Clock
 from gpufleet.web.hub.parameters import asked_window
 
 Metrics = Annotated[
@@ -67,12 +66,11 @@ class Allocations(Controller):
         self,
         allocation_id: FromPath[str],
         queries: NamedDependency[Queries],
-        clock: NamedDependency[Clock],
         metric: Metrics = None,
         start: Start = None,
         end: End = None,
         step: Step = None,
     ) -> SeriesAnswer:
         """Answer with one series a device and metric, within the allocation's own time."""
-        asked = asked_window(start, end, step, clock.now_ns())
+        asked = asked_window(start, end, step, queries.now_ns())
         return await queries.allocation_series(allocation_id, metric or [], asked)

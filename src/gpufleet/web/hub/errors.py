@@ -48,6 +48,8 @@ def _unavailable(_: AnyRequest, error: StoreError | RegistryError) -> Response[E
 def _http(request: AnyRequest, error: HTTPException) -> Response[ErrorAnswer]:
     """Say what the framework found, naming the field where it knows one."""
     status = error.status_code
+    if status >= 500:
+        return _defect(request, error)
     if status == 404:
         detail = f"there is no {request.url.path}; /openapi.json lists what there is"
         return _answer(404, ErrorAnswer(error="not_found", detail=detail))
