@@ -1,0 +1,91 @@
+"""A store in memory that keeps the promises of `ports.Store`, and can be told to fail."""
+
+import threading
+from collections.abc import Callable, Sequence
+
+from gpufleet.codecs.batch import to_rows
+from gpufleet.model.errors import StoreError
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored import Accepted, StoredSample
+
+
+class MemoryStore:
+    """Attributes:
+    writes: every write that added something, as (token, batches).
+    refuse: called with each batch of a write; what it raises is the store's answer.
+    """
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[str, tuple[Accepted, ...]]] = []
+        self.tokens: list[str] = []
+        self.refuse: Callable[[Accepted], None] = lambda _: None
+        self.down = False
+        self.closed = False
+        self._lock = threading.Lock()
+
+    def migrate(self) -> None: ...
+
+    def write(self, accepted: Sequence[Accepted], token: str) -> None:
+        with self._lock:
+            self.tokens.append(token)
+            if self.down:
+                raise StoreError("the store is down")
+            for one in accepted:
+                self.refuse(one)
+            if token not in {known for known, _ in self.writes}:
+                self.writes.append((token, tuple(accepted)))
+
+    @property
+    def seqs(self) -> list[int]:
+        """Sequence numbers in the order in which they were added."""
+        return [one.batch.seq for _, batches in self.writes for one in batches]
+
+    def _samples(self, cluster: str, machine: str) -> list[StoredSample]:
+        found: list[StoredSample] = []
+        for _, batches in self.writes:
+            for one in batches:
+                if one.batch.cluster != cluster:
+                    continue
+                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
+                    if id_ == machine:
+                        found += [StoredSample(sample=s, received_at=one.received_at) for s in report.samples]
+        return found
+
+    def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
+        newest: dict[tuple[str | None, str, str], StoredSample] = {}
+        for stored in self._samples(cluster, machine):
+            key = _key(stored.sample)
+            before = newest.get(key)
+            if before is None or before.sample.measured_at <= stored.sample.measured_at:
+                newest[key] = stored
+        return tuple(one for key, one in newest.items() if view is None or key[0] == view)
+
+    def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
+        newest: dict[tuple[str, str], ReaderStatus] = {}
+        for _, batches in self.writes:
+            for one in batches:
+                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
+                    if id_ == machine and one.batch.cluster == cluster:
+                        newest.update({(r.reader, r.lane): r for r in report.readers})
+        return tuple(newest.values())
+
+    def series(
+        self, cluster: str, machine: str, metrics: Sequence[str], start: int, end: int, step: int
+    ) -> dict[tuple[str | None, str], list[tuple[int, Value]]]:
+        points: dict[tuple[str | None, str], dict[int, Value]] = {}
+        for stored in self._samples(cluster, machine):
+            at = stored.sample.measured_at
+            for metric in metrics:
+                value = stored.sample.values.get(metric)
+                if start <= at < end and isinstance(value, int | float | str):
+                    bucket = start + (at - start) // step * step
+                    points.setdefault((_key(stored.sample)[0], metric), {})[bucket] = value
+        return {key: sorted(found.items()) for key, found in points.items()}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _key(sample: Sample) -> tuple[str | None, str, str]:
+    return sample.view.key if sample.view else None, sample.reader, sample.lane

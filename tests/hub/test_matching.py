@@ -1,0 +1,189 @@
+import itertools
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.hub.matching import ALIVE_NS, RETURN_NS, Known, Verdict, decide, introduce
+from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.time import NANOS
+
+NOW = 10**18
+SECOND = NANOS
+
+
+class Fleet:
+    """Applies decisions as a registry does."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Known] = {}
+        self.conflicts: set[str] = set()
+
+    def hear(self, machine: Machine, at: int = NOW) -> str:
+        decision = decide(self.known.values(), machine, at)
+        known = decision.known or introduce(f"m{len(self.known)}", machine, at)
+        self.known[known.id] = known
+        if decision.rivals:
+            self.conflicts |= {known.id, *decision.rivals}
+        if decision.verdict is Verdict.RETURNED:
+            self.conflicts.add(known.id)
+        return known.id
+
+
+def machine(**evidence: object) -> Machine:
+    return msgspec.convert({"name": "node-a", **evidence}, Machine)
+
+
+def test_the_same_evidence_is_the_same_machine() -> None:
+    fleet = Fleet()
+    one = machine(machine_id="a", boot_id="b1")
+    assert fleet.hear(one) == fleet.hear(one, NOW + SECOND)
+    assert not fleet.conflicts
+
+
+def test_a_restart_keeps_the_id() -> None:
+    fleet = Fleet()
+    before = fleet.hear(machine(machine_id="a", boot_id="b1"))
+    assert fleet.hear(machine(machine_id="a", boot_id="b2"), NOW + 5 * SECOND) == before
+    assert not fleet.conflicts
+
+
+def test_a_rename_keeps_the_id() -> None:
+    fleet = Fleet()
+    before = fleet.hear(machine(machine_id="a", boot_id="b1"))
+    assert fleet.hear(machine(name="renamed", machine_id="a", boot_id="b1"), NOW + SECOND) == before
+
+
+def test_a_rename_over_a_restart_keeps_the_id_once_the_old_one_is_silent() -> None:
+    fleet = Fleet()
+    before = fleet.hear(machine(machine_id="a", boot_id="b1"))
+    later = NOW + ALIVE_NS + SECOND
+    assert fleet.hear(machine(name="renamed", machine_id="a", boot_id="b2"), later) == before
+
+
+def test_evidence_that_is_learned_later_joins_and_is_not_lost_again() -> None:
+    fleet = Fleet()
+    weak = machine(machine_id="a", boot_id="b1")
+    before = fleet.hear(weak)
+    assert fleet.hear(machine(machine_id="a", boot_id="b1", system_uuid="u"), NOW + SECOND) == before
+    assert fleet.hear(weak, NOW + 2 * SECOND) == before
+    assert fleet.known[before].machine.system_uuid == "u"
+
+
+def test_a_cloned_machine_id_is_a_conflict_and_not_an_overwrite() -> None:
+    fleet = Fleet()
+    first = machine(machine_id="cloned", system_uuid="u1", boot_id="b1")
+    second = machine(name="node-b", machine_id="cloned", system_uuid="u2", boot_id="b2")
+    ids = fleet.hear(first), fleet.hear(second, NOW + SECOND)
+    assert ids[0] != ids[1]
+    assert fleet.conflicts == set(ids)
+    for tick in range(2, 20):
+        assert fleet.hear(first if tick % 2 else second, NOW + tick * SECOND) == ids[0 if tick % 2 else 1]
+    assert len(fleet.known) == 2
+
+
+def test_a_cloned_machine_id_without_system_uuid_is_told_by_name_and_boot() -> None:
+    fleet = Fleet()
+    first = fleet.hear(machine(machine_id="cloned", boot_id="b1"))
+    second = fleet.hear(machine(name="node-b", machine_id="cloned", boot_id="b2"), NOW + SECOND)
+    assert first != second
+    assert fleet.conflicts == {first, second}
+
+
+def test_full_clones_are_found_when_a_boot_id_comes_back() -> None:
+    fleet = Fleet()
+    one, other = (
+        machine(machine_id="a", system_uuid="u", boot_id="b1"),
+        machine(machine_id="a", system_uuid="u", boot_id="b2"),
+    )
+    ids = [fleet.hear(one if tick % 2 == 0 else other, NOW + tick * SECOND) for tick in range(10)]
+    assert ids[0] in fleet.conflicts
+    assert len(set(ids[2::2])) == 1
+    assert len(set(ids[3::2])) == 1
+    assert ids[2] == ids[0]
+    assert ids[3] != ids[2]
+
+
+def test_a_boot_id_that_comes_back_much_later_is_late_data() -> None:
+    fleet = Fleet()
+    one = machine(machine_id="a", boot_id="b1")
+    before = fleet.hear(one)
+    fleet.hear(machine(machine_id="a", boot_id="b2"), NOW + SECOND)
+    assert fleet.hear(one, NOW + RETURN_NS + 10 * SECOND) == before
+    assert not fleet.conflicts
+
+
+def test_a_disk_moved_to_another_chassis_is_another_machine_without_conflict() -> None:
+    fleet = Fleet()
+    before = fleet.hear(machine(machine_id="a", system_uuid="u1", boot_id="b1"))
+    after = fleet.hear(machine(machine_id="a", system_uuid="u2", boot_id="b2"), NOW + ALIVE_NS + SECOND)
+    assert before != after
+    assert not fleet.conflicts
+
+
+def test_a_guest_cannot_take_its_host_s_identity() -> None:
+    fleet = Fleet()
+    host = machine(machine_id="a", system_uuid="u", boot_id="b1")
+    guest = msgspec.structs.replace(host, kind=MachineKind.GUEST, hypervisor="node-a")
+    assert fleet.hear(host) != fleet.hear(guest)
+
+
+def test_guests_of_two_hypervisors_are_two_machines() -> None:
+    fleet = Fleet()
+    guests = [machine(machine_id="a", boot_id="b", kind="guest", hypervisor=host) for host in ("h1", "h2")]
+    assert fleet.hear(guests[0]) != fleet.hear(guests[1])
+
+
+def full(number: int, boot: int = 0, name: int | None = None) -> Machine:
+    return Machine(
+        name=f"node-{number if name is None else name}",
+        machine_id=f"id-{number}",
+        system_uuid=f"uuid-{number}",
+        boot_id=f"boot-{number}-{boot}",
+    )
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=40))
+def test_machines_with_their_own_evidence_are_told_apart_in_any_order(order: list[int]) -> None:
+    fleet = Fleet()
+    ids: dict[int, str] = {}
+    for tick, number in enumerate(order):
+        assert fleet.hear(full(number), NOW + tick * SECOND) == ids.setdefault(number, f"m{len(ids)}")
+    assert len(fleet.known) == len(set(order))
+    assert not fleet.conflicts
+
+
+@given(st.permutations(list(itertools.product(range(3), range(2)))))
+def test_an_id_is_never_given_to_another_system_uuid(order: list[tuple[int, int]]) -> None:
+    """Machines cloned down to machine-id and name, told apart by system UUID alone, restarting as they like."""
+    fleet = Fleet()
+    owner: dict[str, int] = {}
+    for tick, (number, boot) in enumerate(order):
+        clone = msgspec.structs.replace(full(number, boot), machine_id="cloned", name="cloned")
+        id_ = fleet.hear(clone, NOW + tick * SECOND)
+        assert owner.setdefault(id_, number) == number
+    assert len(fleet.conflicts) == len({number for number, _ in order})
+
+
+EVIDENCE = st.builds(
+    Machine,
+    name=st.sampled_from(["a", "b", "c"]),
+    machine_id=st.sampled_from([None, "m1", "m2"]),
+    system_uuid=st.sampled_from([None, "u1", "u2"]),
+    boot_id=st.sampled_from([None, "b1", "b2", "b3"]),
+    k8s_node_uid=st.sampled_from([None, "k1"]),
+)
+
+
+@given(st.lists(st.tuples(EVIDENCE, st.integers(0, 900)), max_size=30))
+def test_whatever_comes_no_id_ever_changes_its_system_uuid(events: list[tuple[Machine, int]]) -> None:
+    fleet = Fleet()
+    at = NOW
+    for evidence, seconds in events:
+        at += seconds * SECOND
+        before = dict(fleet.known)
+        id_ = fleet.hear(evidence, at)
+        old = before.get(id_)
+        if old is not None and old.machine.system_uuid and evidence.system_uuid:
+            assert old.machine.system_uuid == evidence.system_uuid
+        assert all(fleet.known[other] == known for other, known in before.items() if other != id_)
