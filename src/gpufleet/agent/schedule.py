@@ -15,6 +15,9 @@ from gpufleet.ports import Clock, Reader
 
 log = logging.getLogger(__name__)
 
+MAX_WORDS = 1024
+"""Letters of an error that are kept: as many as a batch can carry."""
+
 
 class ReaderLoop:
     """Runs one reader."""
@@ -69,10 +72,10 @@ class ReaderLoop:
             error_class = Reason.TIMEOUT
             failure = Absent(Reason.TIMEOUT, f"the {lane} pass did not end within {self._timeout:g} s")
         except ReaderError as error:
-            done, error_class, failure = error.round, error.absence, Absent(error.absence, str(error))
+            done, error_class, failure = error.round, error.absence, Absent(error.absence, _bounded(str(error)))
         except Exception as error:  # the one catch point: a defect costs its own pass
             error_class = type(error).__name__
-            failure = Absent(Reason.READER_FAILED, f"{error_class}: {error}")
+            failure = Absent(Reason.READER_FAILED, _bounded(f"{error_class}: {error}"))
             log.debug("reader %s, lane %s: defect", self.reader.name, lane, exc_info=True)
         ended = self._clock.monotonic()
         before = self._statuses[lane]
@@ -103,4 +106,8 @@ class ReaderLoop:
 
 
 def _first(errors: tuple[str, ...]) -> str:
-    return errors[0] if errors else ""
+    return _bounded(errors[0]) if errors else ""
+
+
+def _bounded(words: str) -> str:
+    return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 1] + "…"

@@ -10,6 +10,8 @@ import typer
 from gpufleet.cli.options import ConfigFile, Json
 from gpufleet.config.agent import ENV_PREFIX as AGENT_PREFIX
 from gpufleet.config.agent import AgentConfig
+from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX
+from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import Resolved, leaves, resolve
 from gpufleet.config.toml import render_toml
 
@@ -22,9 +24,13 @@ class Daemon(enum.StrEnum):
     """Whose configuration."""
 
     AGENT = "agent"
+    HUB = "hub"
 
 
-_RECORDS: dict[Daemon, tuple[type[msgspec.Struct], str]] = {Daemon.AGENT: (AgentConfig, AGENT_PREFIX)}
+_RECORDS: dict[Daemon, tuple[type[msgspec.Struct], str]] = {
+    Daemon.AGENT: (AgentConfig, AGENT_PREFIX),
+    Daemon.HUB: (HubConfig, HUB_PREFIX),
+}
 
 For = Annotated[Daemon, typer.Option("--for", help="Whose configuration.")]
 

@@ -1,0 +1,114 @@
+"""The loop of one reader: passes, and what every kind of failure turns into."""
+
+import asyncio
+
+import pytest
+
+from gpufleet.agent.outcome import Outcome
+from gpufleet.agent.schedule import ReaderLoop
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import ChannelError, ReaderError
+from gpufleet.model.round import Round
+from gpufleet.model.status import ReaderState
+from gpufleet.wiring.clock import SystemClock
+from tests.fakes.readers import ScriptedReader
+from tests.support.waiting import wait_until_async
+
+INTERVALS = {Lane.FAST: 0.02, Lane.SLOW: 0.05, Lane.STATIC: 10.0}
+
+
+def loop_of(reader: ScriptedReader, heard: list[Outcome] | None = None, timeout: float = 5.0) -> ReaderLoop:
+    return ReaderLoop(
+        reader,
+        intervals=INTERVALS,
+        timeout_seconds=timeout,
+        clock=SystemClock(),
+        report=(heard if heard is not None else []).append,
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "error_class", "failure"),
+    [
+        (
+            ReaderError(Reason.NO_DRIVER, "Driver Not Loaded"),
+            "no_driver",
+            Absent(Reason.NO_DRIVER, "Driver Not Loaded"),
+        ),
+        (ChannelError("gone"), "ChannelError", Absent(Reason.READER_FAILED, "ChannelError: gone")),
+        (KeyError("x"), "KeyError", Absent(Reason.READER_FAILED, "KeyError: 'x'")),
+        (TimeoutError(), "timeout", Absent(Reason.TIMEOUT, "the fast pass did not end within 5 s")),
+    ],
+)
+async def test_a_failure_becomes_a_status_with_the_readers_own_words(
+    error: Exception, error_class: str, failure: Absent
+) -> None:
+    loop = loop_of(ScriptedReader.always("r", error))
+    first = await loop.run_pass(Lane.FAST)
+    second = await loop.run_pass(Lane.FAST)
+    assert first.failure == second.failure == failure
+    assert first.status.state is ReaderState.FAILED
+    assert (first.status.error_class, first.status.last_error) == (error_class, failure.detail)
+    assert (first.status.failures, second.status.failures) == (1, 2)
+    assert second.status.last_success is None
+    assert second.status.last_attempt is not None
+
+
+async def test_a_reader_that_cannot_work_may_still_tell_what_it_knows() -> None:
+    known = Round(errors=("x",))
+    loop = loop_of(ScriptedReader.always("r", ReaderError(Reason.NO_LIBRARY, "none", round=known)))
+    assert (await loop.run_pass(Lane.FAST)).round is known
+
+
+async def test_a_partial_pass_says_so_and_success_clears_the_error() -> None:
+    rounds = iter([Round(errors=("GPU 5 hung", "GPU 6 too")), Round()])
+
+    async def script(_: Lane) -> Round:
+        return next(rounds)
+
+    loop = loop_of(ScriptedReader("r", script))
+    partial = (await loop.run_pass(Lane.FAST)).status
+    assert (partial.state, partial.last_error, partial.failures) == (ReaderState.PARTIAL, "GPU 5 hung", 0)
+    assert partial.last_success is not None
+    fine = (await loop.run_pass(Lane.FAST)).status
+    assert (fine.state, fine.last_error, fine.error_class) == (ReaderState.OK, "", "")
+
+
+async def test_a_pass_that_hangs_is_given_up_in_its_time() -> None:
+    async def script(_: Lane) -> Round:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    outcome = await loop_of(ScriptedReader("r", script), timeout=0.05).run_pass(Lane.FAST)
+    assert outcome.failure == Absent(Reason.TIMEOUT, "the fast pass did not end within 0.05 s")
+
+
+async def test_words_are_bounded_as_the_wire_bounds_them() -> None:
+    status = (await loop_of(ScriptedReader.always("r", ValueError("x" * 5000))).run_pass(Lane.FAST)).status
+    assert len(status.last_error) <= 1024
+
+
+async def test_the_loop_reads_every_lane_goes_on_after_failures_and_closes_the_reader() -> None:
+    failing = iter([True, False, True])
+
+    async def script(lane: Lane) -> Round:
+        if lane is Lane.FAST and next(failing, False):
+            raise ReaderError(Reason.DRIVER_ERROR, "now and then")
+        return Round()
+
+    heard: list[Outcome] = []
+    reader = ScriptedReader("r", script, lanes=(Lane.FAST, Lane.SLOW, Lane.STATIC))
+    task = asyncio.create_task(loop_of(reader, heard).run())
+
+    async def enough() -> bool:
+        return reader.passes.count(Lane.SLOW) >= 2 and reader.passes.count(Lane.FAST) >= 5
+
+    await wait_until_async(enough)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert reader.passes[:3] == [Lane.STATIC, Lane.SLOW, Lane.FAST]
+    assert reader.passes.count(Lane.STATIC) == 1
+    assert reader.closed == 1
+    assert [outcome.status.lane for outcome in heard] == reader.passes[: len(heard)]

@@ -1,0 +1,35 @@
+"""When lanes are due."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.agent.timetable import Timetable
+from gpufleet.model.catalogue import Lane
+
+INTERVALS = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0}
+
+
+def test_everything_is_due_at_once_identity_first() -> None:
+    timetable = Timetable(INTERVALS, start=5.0)
+    order = []
+    for _ in range(3):
+        due, lane = timetable.next()
+        assert due == 5.0
+        order.append(lane)
+        timetable.done(lane, 5.1)
+    assert order == [Lane.STATIC, Lane.SLOW, Lane.FAST]
+    assert timetable.next() == (15.0, Lane.FAST)
+
+
+@given(st.lists(st.floats(0, 35), min_size=1, max_size=50))
+def test_late_passes_never_move_the_grid_and_are_not_made_up_for(durations: list[float]) -> None:
+    timetable = Timetable({Lane.FAST: 10.0}, start=0.0)
+    now = 0.0
+    for duration in durations:
+        due, lane = timetable.next()
+        assert due % 10.0 == 0.0
+        assert due >= now - 10.0
+        now = max(now, due) + duration
+        timetable.done(lane, now)
+        assert timetable.next()[0] > now
+        assert timetable.next()[0] - now <= 10.0
