@@ -1,0 +1,167 @@
+"""State to snapshot: precedence, staleness, coming and going, identity."""
+
+import pytest
+
+from gpufleet.agent.assemble import assemble
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import DimValue
+from gpufleet.model.round import Round
+from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.time import to_datetime
+from tests.support.passes import World, function, gpu
+
+ALL = (Lane.STATIC, Lane.SLOW, Lane.FAST)
+
+
+@pytest.fixture
+def world() -> World:
+    return World({"host": ALL, "nvml": ALL, "dcgm": (Lane.FAST,)})
+
+
+def snap(world: World) -> Snapshot:
+    return assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={"push": "x"})
+
+
+def only(snapshot: Snapshot) -> Device:
+    (device,) = snapshot.devices
+    return device
+
+
+def fast(world: World, number: int = 0, reader: str = "nvml", **values: float | Absent) -> None:
+    world.passed(reader, Lane.FAST, world.sample(reader, Lane.FAST, gpu(number), values))
+
+
+def test_before_anything_was_read_everything_is_unknown_and_nothing_invented(world: World) -> None:
+    snapshot = snap(world)
+    assert snapshot.devices == ()
+    assert snapshot.host.readings == {}
+    assert snapshot.host.pci is None
+    assert snapshot.aggregate.coverage == "0 of 0 devices"
+    assert snapshot.capabilities["nvml"] == "not_collected: the nvml reader has not completed a pass yet"
+    assert world.state.missing()[0] == "host/static"
+
+
+def test_the_more_trusted_reader_wins_and_the_other_fills_in(world: World) -> None:
+    world.passed(
+        "dcgm",
+        Lane.FAST,
+        world.sample(
+            "dcgm",
+            Lane.FAST,
+            gpu(0),
+            {"gpu_power_watts": 1.0, "gpu_temperature_celsius": 41.0, "gpu_performance_state": Absent(Reason.NO_DATA)},
+        ),
+    )
+    fast(
+        world,
+        gpu_power_watts=700.0,
+        gpu_temperature_celsius=Absent(Reason.NOT_SUPPORTED, "n"),
+        gpu_performance_state=Absent(Reason.NOT_SUPPORTED, "n"),
+    )
+    readings = only(snap(world)).readings
+    assert (readings["gpu_power_watts"].value, readings["gpu_power_watts"].reader) == (700.0, "nvml")
+    assert (readings["gpu_temperature_celsius"].value, readings["gpu_temperature_celsius"].reader) == (41.0, "dcgm")
+    state = readings["gpu_performance_state"]
+    assert (state.absent, state.reader) == (Reason.NOT_SUPPORTED, "nvml")
+
+
+def test_a_stale_value_is_never_shown_and_keeps_its_time(world: World) -> None:
+    fast(world, gpu_power_watts=700.0)
+    measured = to_datetime(world.clock.now_ns())
+    world.clock.advance(30.0)
+    assert only(snap(world)).readings["gpu_power_watts"].value == 700.0
+    world.clock.advance(0.1)
+    world.failed("nvml", Lane.FAST, Absent(Reason.TIMEOUT, "the fast pass did not end"))
+    reading = only(snap(world)).readings["gpu_power_watts"]
+    assert reading.value is None
+    assert (reading.absent, reading.detail) == (Reason.STALE, "the fast pass did not end")
+    assert reading.measured_at == measured
+    assert snap(world).aggregate.coverage == "0 of 1 devices"
+
+
+def test_setting_the_wall_clock_makes_nothing_stale(world: World) -> None:
+    fast(world, gpu_power_watts=700.0)
+    world.clock.step(86_400)
+    assert only(snap(world)).readings["gpu_power_watts"].value == 700.0
+
+
+def test_a_fresh_value_of_a_less_trusted_reader_stands_in_for_a_stale_one(world: World) -> None:
+    fast(world, gpu_power_watts=700.0)
+    world.clock.advance(31)
+    fast(world, reader="dcgm", gpu_power_watts=690.0)
+    reading = only(snap(world)).readings["gpu_power_watts"]
+    assert (reading.value, reading.reader) == (690.0, "dcgm")
+
+
+def test_lanes_grow_old_by_their_own_interval(world: World) -> None:
+    world.passed("nvml", Lane.SLOW, world.sample("nvml", Lane.SLOW, gpu(0), {"gpu_row_remap_pending": 0}))
+    fast(world, gpu_power_watts=700.0)
+    world.clock.advance(100)
+    readings = only(snap(world)).readings
+    assert readings["gpu_power_watts"].absent is Reason.STALE
+    assert readings["gpu_row_remap_pending"].value == 0
+
+
+def test_a_device_that_left_a_complete_round_is_gone_from_every_lane(world: World) -> None:
+    for lane, name in ((Lane.STATIC, "gpu_serial"), (Lane.FAST, "gpu_module_id")):
+        world.passed("nvml", lane, *[world.sample("nvml", lane, gpu(number), {name: "x"}) for number in (0, 1)])
+    world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(1), {"gpu_module_id": "x"}))
+    assert only(snap(world)).uuid == gpu(1).uuid
+
+
+def test_a_device_missing_from_a_partial_round_stays_until_it_is_stale(world: World) -> None:
+    fast(world, 0, gpu_power_watts=1.0)
+    world.passed("nvml", Lane.FAST, errors=("the GPU at index 0 cannot be named",))
+    assert only(snap(world)).readings["gpu_power_watts"].value == 1.0
+    world.clock.advance(31)
+    assert only(snap(world)).readings["gpu_power_watts"].absent is Reason.STALE
+
+
+def test_what_a_failing_reader_can_still_tell_of_the_machine_is_kept(world: World) -> None:
+    own = world.sample("nvml", Lane.FAST, None, {"nvidia_driver_state": "no_library"})
+    world.failed("nvml", Lane.FAST, Absent(Reason.NO_LIBRARY, "not found"), Round(samples=(own,)))
+    snapshot = snap(world)
+    assert snapshot.host.readings["nvidia_driver_state"].value == "no_library"
+    assert snapshot.capabilities["nvml"] == "no_library: not found"
+
+
+def test_a_silent_device_that_the_bus_shows_elsewhere_is_the_guests_now(world: World) -> None:
+    fast(world, 0, gpu_power_watts=1.0)
+    world.clock.advance(31)
+    world.failed("nvml", Lane.FAST, Absent(Reason.NO_SUPPORTED_GPU, "none"))
+    world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"),))
+    assert only(snap(world)).readings["gpu_power_watts"].absent is Reason.STALE
+    world.passed("host", Lane.SLOW, inventory=(function(0, "vfio-pci"),))
+    device = only(snap(world))
+    assert (device.side, device.uuid) == ("pci_only", None)
+    assert {reading.absent for reading in device.readings.values()} == {Reason.BOUND_TO_VFIO}
+
+
+def test_dimensions_are_named_and_judged_alike(world: World) -> None:
+    dims = (
+        DimValue("host_network_up", ("eth0", "physical"), 1),
+        DimValue("host_network_speed_bytes_per_second", ("eth0", "physical"), Absent(Reason.NO_DATA, "no link")),
+    )
+    world.passed("host", Lane.FAST, world.sample("host", Lane.FAST, None, {"host_load_1m": 0.5}, dims))
+    up, speed = snap(world).host.dimensions
+    assert (up.labels, up.value) == ({"interface": "eth0", "class": "physical"}, 1)
+    assert (speed.absent, speed.detail) == (Reason.NO_DATA, "no link")
+    world.clock.advance(31)
+    assert {dim.absent for dim in snap(world).host.dimensions} == {Reason.STALE}
+
+
+def test_evidence_of_the_machine_replaces_the_guess_but_for_a_configured_name() -> None:
+    world = World({"host": ALL}, name="node17")
+    world.passed("host", Lane.STATIC, machine=Machine(name="localhost", machine_id="a" * 32))
+    assert snap(world).node == Machine(name="node17", machine_id="a" * 32)
+
+
+def test_devices_stand_in_the_order_of_their_index_and_bus(world: World) -> None:
+    samples = [world.sample("nvml", Lane.FAST, gpu(number), {"gpu_power_watts": 1.0}) for number in (2, 0, 1)]
+    world.passed("nvml", Lane.FAST, *samples)
+    world.passed("host", Lane.SLOW, inventory=tuple(function(number, "nvidia") for number in (9, 0, 8)))
+    assert [device.pci_address for device in snap(world).devices] == [
+        gpu(number).pci_address for number in (0, 1, 2, 8, 9)
+    ]

@@ -1,0 +1,128 @@
+"""GPUs that only the bus shows: the true reason for each, and nothing for what is no GPU."""
+
+import pytest
+
+from gpufleet.agent.assemble import assemble
+from gpufleet.agent.pci import PCI_ONLY_METRICS, pci_samples
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
+from gpufleet.model.machine import PciFunction
+from gpufleet.model.snapshot import Snapshot
+from tests.support.passes import World, function, gpu
+
+ALL = (Lane.STATIC, Lane.SLOW, Lane.FAST)
+
+
+def snap(world: World) -> Snapshot:
+    return assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={})
+
+
+def reason_of(world: World) -> tuple[Reason | None, str]:
+    (device,) = snap(world).devices
+    assert tuple(device.readings) == PCI_ONLY_METRICS
+    (reason,) = {(reading.absent, reading.detail) for reading in device.readings.values()}
+    return reason
+
+
+@pytest.mark.parametrize(
+    ("driver", "reason"),
+    [
+        ("vfio-pci", (Reason.BOUND_TO_VFIO, "it is handed to a guest")),
+        (None, (Reason.NO_DRIVER, "no kernel driver is bound to it")),
+        ("nouveau", (Reason.OTHER_DRIVER, "the driver nouveau is bound to it")),
+        ("nvidia", (Reason.DRIVER_ERROR, "the driver does not show it")),
+    ],
+)
+def test_the_bound_driver_decides_when_nvml_works(driver: str | None, reason: tuple[Reason, str]) -> None:
+    world = World({"host": ALL, "nvml": ALL})
+    world.passed("nvml", Lane.FAST)
+    world.passed("host", Lane.SLOW, inventory=(function(0, driver),))
+    assert reason_of(world) == reason
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        Absent(Reason.NO_LIBRARY, "NVML Shared Library Not Found"),
+        Absent(Reason.DRIVER_MISMATCH, "Driver/library version mismatch"),
+        Absent(Reason.NO_SUPPORTED_GPU, "no devices"),
+        Absent(Reason.TIMEOUT, "nvmlInitWithFlags"),
+    ],
+)
+def test_of_a_device_that_nvidia_drives_the_readers_failure_is_the_reason(failure: Absent) -> None:
+    world = World({"host": ALL, "nvml": ALL})
+    world.failed("nvml", Lane.FAST, failure)
+    world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"),))
+    assert reason_of(world) == (failure.reason, failure.detail)
+
+
+@pytest.mark.parametrize(("driver", "reason"), [(None, Reason.NO_DRIVER), ("vfio-pci", Reason.BOUND_TO_VFIO)])
+def test_of_any_other_device_the_binding_is_the_reason_whatever_nvml_says(driver: str | None, reason: Reason) -> None:
+    world = World({"host": ALL, "nvml": ALL})
+    world.failed("nvml", Lane.FAST, Absent(Reason.NO_LIBRARY, "not found"))
+    world.passed("host", Lane.SLOW, inventory=(function(0, driver),))
+    assert reason_of(world)[0] is reason
+
+
+def test_without_the_nvml_reader_or_before_its_first_pass_nobody_was_asked() -> None:
+    without = World({"host": ALL})
+    without.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"),))
+    assert reason_of(without) == (Reason.NOT_COLLECTED, "the nvml reader is not enabled")
+    before = World({"host": ALL, "nvml": ALL})
+    before.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"),))
+    assert reason_of(before) == (Reason.NOT_COLLECTED, "the nvml reader has not completed a pass yet")
+
+
+def test_an_old_inventory_speaks_for_nothing() -> None:
+    world = World({"host": ALL, "nvml": ALL})
+    world.passed("host", Lane.SLOW, inventory=(function(0, "vfio-pci"),))
+    world.clock.advance(181)
+    assert reason_of(world)[0] is Reason.STALE
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        function(0, "nvidia", physical_function="0000:0f:00.0"),
+        function(0, "amdgpu", vendor=0x1002),
+        function(0, "snd_hda_intel", class_code=0x040300),
+        function(0, "nvidia", class_code=0x068000),
+    ],
+)
+def test_what_is_no_nvidia_gpu_of_its_own_is_no_device(other: PciFunction) -> None:
+    world = World({"host": ALL, "nvml": ALL})
+    world.passed("host", Lane.SLOW, inventory=(other,))
+    assert snap(world).devices == ()
+    assert snap(world).host.pci == (other,)
+
+
+@pytest.mark.parametrize("class_code", [0x030000, 0x030200, 0x038000])
+def test_every_display_class_is_a_gpu(class_code: int) -> None:
+    world = World({"host": ALL})
+    world.passed("host", Lane.SLOW, inventory=(function(0, None, class_code=class_code),))
+    assert len(snap(world).devices) == 1
+
+
+def test_a_device_that_a_reader_shows_is_there_once() -> None:
+    world = World({"host": ALL, "nvml": ALL})
+    world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), {"gpu_power_watts": 1.0}))
+    world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"), function(1, "vfio-pci")))
+    snapshot = snap(world)
+    assert [(device.side, device.uuid) for device in snapshot.devices] == [("host", gpu(0).uuid), ("pci_only", None)]
+    assert snapshot.aggregate.coverage == "1 of 2 devices"
+
+
+def test_every_gpu_metric_is_absent_but_the_address_that_is_known() -> None:
+    expected = {m.name for m in CATALOGUE.values() if Subject.GPU in m.subjects and not m.dims}
+    assert set(PCI_ONLY_METRICS) == expected - {"gpu_pci_address"}
+
+
+def test_such_devices_travel_as_samples_with_their_reasons() -> None:
+    world = World({"host": ALL})
+    world.passed("host", Lane.SLOW, inventory=(function(0, "vfio-pci"),))
+    (sample,) = pci_samples(snap(world), 77)
+    assert (sample.reader, sample.lane, sample.measured_at) == ("pci", Lane.SLOW, 77)
+    assert sample.view is not None
+    assert sample.view.key == snap(world).devices[0].key == "gpu/pci/0000:10:00.0"
+    assert set(sample.values.values()) == {Absent(Reason.BOUND_TO_VFIO, "it is handed to a guest")}
+    assert set(sample.values) == set(PCI_ONLY_METRICS)
