@@ -46,6 +46,14 @@ class FilesContract:
         fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/net/e*/speed", "/net/[l]o/type")))
         assert sorted(fetched.files) == ["/net/eth0/speed", "/net/eth1/speed", "/net/lo/type"]
 
+    async def test_a_wildcard_is_no_leading_dot(self, tmp_path: Path, make_files: FilesFactory) -> None:
+        for name in ("seen", ".hidden"):
+            (tmp_path / name).write_text(name)
+        fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/*",)))
+        assert sorted(fetched.files) == ["/seen"]
+        fetched = await make_files(tmp_path).fetch(FetchPlan(files=("/.h*",)))
+        assert sorted(fetched.files) == ["/.hidden"]
+
     async def test_links_give_their_text(self, tmp_path: Path, make_files: FilesFactory) -> None:
         for name in ("devices/a", "devices/b", "drivers/nvidia"):
             (tmp_path / name).mkdir(parents=True)

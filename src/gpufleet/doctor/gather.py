@@ -8,12 +8,13 @@ from gpufleet.doctor.access import LocalAccess
 from gpufleet.doctor.facts import BRIDGE_CLASS, Facts
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue.metric import Lane
-from gpufleet.model.errors import ReaderError
+from gpufleet.model.errors import ReaderError, WireError
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.reading import Value
 from gpufleet.model.round import Round
 from gpufleet.ports import Clock, Fetched, FetchPlan, Files
 from gpufleet.readers.host import HostReader
+from gpufleet.readers.host.parse.filesystems import hides_processes, parse_mountinfo
 
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARY_FOLDERS = (
@@ -25,6 +26,7 @@ LIBRARY_FOLDERS = (
 MAX_LINKS = 5
 """Links followed from a library to its file: the alternatives of Debian need three."""
 
+MOUNTINFO = "/proc/self/mountinfo"
 LOADER_CACHE = "/etc/ld.so.cache"
 SWITCH_CLASS = f"0x{BRIDGE_CLASS:04x}00"
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -38,7 +40,6 @@ PACKAGES = {
 
 _CACHED = re.compile(rb"(/[\x21-\x7e]{1,200}/libnvidia-ml\.so\.1)\0")
 _VERSION = re.compile(r"libnvidia-ml\.so\.([0-9]{2,4}\.[0-9]+(?:\.[0-9]+)?)")
-_HIDEPID = re.compile(rb" - proc \S+ \S*hidepid=([A-Za-z0-9]+)")
 
 
 async def gather(files: Files, access: LocalAccess, clock: Clock, state_folder: str) -> Facts:
@@ -54,7 +55,7 @@ async def gather(files: Files, access: LocalAccess, clock: Clock, state_folder: 
     slow, static = await _pass(reader, Lane.SLOW), await _pass(reader, Lane.STATIC)
     plan = FetchPlan(
         files=(
-            LOADER_CACHE, "/proc/self/mountinfo", "/proc/pressure/cpu", "/proc/2/stat", "/proc/1/stat",
+            LOADER_CACHE, MOUNTINFO, "/proc/pressure/cpu", "/proc/2/stat", "/proc/1/stat",
             "/sys/bus/pci/devices/*/class",
         ),
         links=("/dev/nvidia*", *(f"{folder}/{LIBRARY}" for folder in LIBRARY_FOLDERS)),
@@ -164,12 +165,14 @@ def _services(slow: Round | str) -> dict[str, Value | Absent] | None:
 def _processes_hidden(fetched: Fetched) -> str | None:
     if b"(kthreadd)" in fetched.files.get("/proc/2/stat", b""):
         return ""
-    mountinfo = fetched.files.get("/proc/self/mountinfo")
-    if mountinfo is None:
+    try:
+        option = hides_processes(parse_mountinfo(fetched.files.get(MOUNTINFO, b""), MOUNTINFO))
+    except WireError:
         return None
-    hidepid = _HIDEPID.search(mountinfo)
-    if hidepid is not None and hidepid[1] not in (b"0", b"off"):
-        return f"/proc is mounted with hidepid={hidepid[1].decode('ascii')}"
+    if MOUNTINFO not in fetched.files:
+        return None
+    if option:
+        return f"/proc is mounted with {option}"
     return "this process is in a PID namespace of its own"
 
 

@@ -223,6 +223,7 @@ class TestNetwork:
             ("unknown", "0", False),
             ("unknown", None, False),
             ("unknown", "x", None),
+            ("unknown", "", None),
             ("", "1", None),
         ],
     )
@@ -355,10 +356,12 @@ class TestVirtualization:
             (virtualization.ContainerEvidence(cgroups="0::/kubepods.slice/cri-containerd-1.scope"), "kubernetes"),
             (virtualization.ContainerEvidence(sees_kernel=True, root_fstype="xfs", cgroups="0::/docker/x"), "none"),
             (virtualization.ContainerEvidence(root_fstype="overlay"), "other"),
+            (virtualization.ContainerEvidence(root_fstype="overlay", sees_kernel=True), "none"),
+            (virtualization.ContainerEvidence(root_fstype="ext4", is_hiding=True), None),
             (virtualization.ContainerEvidence(root_fstype="ext4", sees_kernel=True), "none"),
         ],
     )
-    def test_containers(self, evidence: virtualization.ContainerEvidence, expected: str) -> None:
+    def test_containers(self, evidence: virtualization.ContainerEvidence, expected: str | None) -> None:
         assert virtualization.judge_container(evidence) == expected
 
     def test_only_one_variable_of_the_environment_is_taken(self) -> None:

@@ -1,16 +1,25 @@
+import asyncio
 import os
 import shutil
 from pathlib import Path
+from random import Random
 
+import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpufleet.channels.local import LocalFiles
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ChannelError, ReaderError
 from gpufleet.model.reading import Sample
+from gpufleet.model.round import Round
 from gpufleet.ports import Fetched, FetchPlan
 from gpufleet.readers.host import HostReader
+from gpufleet.readers.host.fetch import fetch_lane
+from gpufleet.readers.host.parse.text import decode
 from tests.readers.host.machines import NOW, FixedClock, build, dims, read
 
 
@@ -38,6 +47,14 @@ class TestFailures:
         assert isinstance(received["bond0", "bond"], Absent)
         assert sum(isinstance(value, Absent) for value in received.values()) == 1
         assert len(got.errors) == 1
+
+    async def test_many_failures_are_counted(self, root: Path) -> None:
+        broken = list((root / "sys/class/net").glob("*/statistics/*"))
+        for path in broken:
+            path.write_text("x\n")
+        errors = (await read(root, Lane.FAST)).errors
+        assert len(errors) == 20
+        assert errors[-1] == f"and {len(broken) - 19} more"
 
     async def test_one_odd_function_costs_itself(self, root: Path) -> None:
         (root / "sys/bus/pci/devices/0000:18:00.0/device").write_text("H200\n")
@@ -135,6 +152,75 @@ class TestRounds:
         assert (await read(root, Lane.FAST)).samples[0].driver_session != first.driver_session
         (root / "proc/sys/kernel/random/boot_id").unlink()
         assert (await read(root, Lane.FAST)).samples[0].driver_session == 0
+
+
+class Damaged:
+    """A channel that changes what it carries, as told by a source of randomness."""
+
+    def __init__(self, fetched: Fetched, random: Random, share: float) -> None:
+        self._fetched = fetched
+        self._random = random
+        self._share = share
+
+    async def fetch(self, plan: FetchPlan) -> Fetched:
+        random = self._random
+
+        def damaged(content: bytes) -> bytes:
+            if random.random() > self._share:
+                return content
+            position, cut = random.randrange(len(content) + 1), random.randrange(8)
+            return content[:position] + random.randbytes(random.randrange(4)) + content[position + cut :]
+
+        def link(text: str) -> str:
+            return text if random.random() > self._share else decode(random.randbytes(random.randrange(30)))
+
+        names = ("EIO", "EACCES", "ENOENT", "ETIMEDOUT", "EINVAL", "ESTRANGE")
+        return Fetched(
+            files={path: damaged(content) for path, content in self._fetched.files.items()},
+            links={path: link(text) for path, text in self._fetched.links.items()},
+            errors={path: random.choice(names) for path in plan.files if random.random() < self._share},
+        )
+
+
+@pytest.fixture(scope="module")
+def carried(tmp_path_factory: pytest.TempPathFactory) -> dict[Lane, Fetched]:
+    recorded: dict[Lane, Fetched] = {}
+    for name in ("guest", "kubevirt_node", "bare_metal"):
+        files = LocalFiles(build(name, tmp_path_factory.mktemp(name)))
+        for lane in (Lane.STATIC, Lane.FAST, Lane.SLOW):
+            recorded[lane] = asyncio.run(fetch_lane(files, lane))[0]
+    return recorded
+
+
+class TestDamage:
+    """Whatever a machine's files hold, a pass ends in a round or in the declared error."""
+
+    @given(
+        seed=st.integers(0, 2**32),
+        share=st.sampled_from([0.02, 0.3, 1.0]),
+        lane=st.sampled_from([Lane.STATIC, Lane.FAST, Lane.SLOW]),
+    )
+    @settings(max_examples=150, deadline=None)
+    def test_damaged_files(self, carried: dict[Lane, Fetched], seed: int, share: float, lane: Lane) -> None:
+        reader = HostReader(Damaged(carried[lane], Random(seed), share), FixedClock())
+
+        async def twice() -> Round:
+            await reader.read(lane)
+            return await reader.read(lane)
+
+        try:
+            got = asyncio.run(twice())
+        except ReaderError:
+            return
+        (sample,) = got.samples
+        msgspec.msgpack.encode(got)
+        readings = [*sample.values.items(), *((item.metric, item.value) for item in sample.dims)]
+        for metric, value in readings:
+            row = CATALOGUE[metric]
+            if not isinstance(value, Absent | str):
+                assert row.low is None or value >= row.low, metric
+                assert row.high is None or value <= row.high, metric
+                assert value < 2**63
 
 
 class TestAgainstTheLiveKernel:

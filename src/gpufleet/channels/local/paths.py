@@ -12,6 +12,7 @@ MAX_LINKS = 40
 MAX_MATCHES = 65_536
 """Names that one pattern may match; what is beyond is left out, and the pattern reported as E2BIG."""
 
+_SLASH = Path("/")
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -31,32 +32,35 @@ def locate(root: Path, path: str, *, follow_last: bool = True) -> str:
     """
     if "\0" in path:
         raise OSError(errno.EINVAL, "a path has no NUL", path)
-    if root == Path("/"):
+    if root == _SLASH:
         return path
     todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
-    done: list[str] = []
+    done = [str(root)]
     links = 0
     while todo:
         part = todo.pop()
         if part == "..":
-            del done[-1:]
+            if len(done) > 1:
+                done.pop()
             continue
-        here = str(root.joinpath(*done, part))
+        here = f"{'/'.join(done)}/{part}"
         if (todo or follow_last) and os.path.islink(here):  # noqa: PTH114 - many thousand calls a pass
             links += 1
             if links > MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             text = os.readlink(here)  # noqa: PTH115 - many thousand calls a pass
             if text.startswith("/"):
-                done.clear()
+                del done[1:]
             todo.extend(segment for segment in reversed(text.split("/")) if segment not in ("", "."))
             continue
         done.append(part)
-    return str(root.joinpath(*done))
+    return "/".join(done)
 
 
 def expand(root: Path, pattern: str) -> list[str]:
-    """Return the paths that may match `pattern`, sorted; a wildcard stays within its path segment.
+    """Return the paths that may match `pattern`, sorted.
+
+    A wildcard stays within its path segment and, as in a shell, does not stand for a dot that begins a name.
 
     A folder that is not there has no matches. Whether a literal name behind a wildcard is there is left to
     whoever opens it: that saves a call a path.
@@ -69,7 +73,8 @@ def expand(root: Path, pattern: str) -> list[str]:
         if not is_pattern(segment):
             found = [f"{folder}/{segment}" for folder in found]
             continue
-        matches = re.compile(fnmatch.translate(segment)).match
+        hidden = "" if segment.startswith(".") else r"(?!\.)"
+        matches = re.compile(hidden + fnmatch.translate(segment)).match
         found = [f"{folder}/{name}" for folder in found for name in _names(root, folder) if matches(name)]
         if len(found) > MAX_MATCHES:
             raise OSError(errno.E2BIG, "too many matches", pattern)

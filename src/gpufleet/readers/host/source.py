@@ -1,13 +1,18 @@
 """What was fetched, as values or absences with their reasons."""
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import TypeVar
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
 from gpufleet.ports import Fetched
+from gpufleet.readers.host.parse.text import shown
 
 T = TypeVar("T")
+
+MAX_ERRORS = 20
+"""Words of failures that one pass carries; the rest is counted."""
 
 _NOT_THERE = ("ENOENT", "ENOTDIR", "EOPNOTSUPP")
 _NOT_ALLOWED = ("EACCES", "EPERM")
@@ -27,12 +32,15 @@ class Source:
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """Words of the failures, each once, in the order in which they were met."""
-        return tuple(self._errors)
+        """Words of the failures, each once, in the order in which they were met; at most `MAX_ERRORS`."""
+        words = list(self._errors)
+        if len(words) > MAX_ERRORS:
+            words[MAX_ERRORS - 1 :] = [f"and {len(words) - MAX_ERRORS + 1} more"]
+        return tuple(words)
 
     def fail(self, words: str) -> None:
         """Note a failure."""
-        self._errors.setdefault(words)
+        self._errors.setdefault(shown(words))
 
     def take(self, path: str, parse: Callable[[bytes, str], T], *, required: bool = False) -> T | Absent:
         """Parse a file, or say why there is nothing.
@@ -72,11 +80,19 @@ class Source:
 
     def names_under(self, folder: str, suffix: str) -> list[str]:
         """Return the X of every `folder/X/suffix` that was fetched or failed, sorted."""
+        before, after = folder + "/", "/" + suffix
         found = set()
+        for path in self._by_last_name.get(suffix.rpartition("/")[2], ()):
+            if path.startswith(before) and path.endswith(after):
+                name = path[len(before) : -len(after)]
+                if name and "/" not in name and "*" not in name:
+                    found.add(name)
+        return sorted(found)
+
+    @cached_property
+    def _by_last_name(self) -> dict[str, list[str]]:
+        index: dict[str, list[str]] = {}
         for paths in (self.fetched.files, self.fetched.errors):
             for path in paths:
-                if path.startswith(folder + "/") and path.endswith("/" + suffix):
-                    name = path[len(folder) + 1 : -len(suffix) - 1]
-                    if "/" not in name and "*" not in name:
-                        found.add(name)
-        return sorted(found)
+                index.setdefault(path.rpartition("/")[2], []).append(path)
+        return index

@@ -9,7 +9,7 @@ from gpufleet.readers.host import plan
 from gpufleet.readers.host.fetch import RootDisk
 from gpufleet.readers.host.mapping import Readings
 from gpufleet.readers.host.parse.disk import parse_udev
-from gpufleet.readers.host.parse.filesystems import parse_mountinfo
+from gpufleet.readers.host.parse.filesystems import FILE_MOUNTS, hides_processes, parse_mountinfo
 from gpufleet.readers.host.parse.identity import (
     parse_boot_id,
     parse_dmi_text,
@@ -51,6 +51,7 @@ OTHERS_SAY = (
 """Metrics that firmware or the maker of an image fills in: nonsense there is absent, and no failure of the pass."""
 
 NOT_TOLD = Absent(Reason.NO_DATA, "this processor does not tell, and neither does DMI")
+UNTOLD = Absent(Reason.NOT_PERMITTED, "processes of others are hidden, and nothing else tells")
 NO_DRIVER = Absent(Reason.NO_DRIVER, "the kernel module nvidia is not loaded")
 
 
@@ -71,7 +72,8 @@ def map_identity(source: Source, disk: RootDisk, into: Readings) -> Machine | No
     release = next((path for path in plan.OS_RELEASE if path in source.fetched.files), plan.OS_RELEASE[0])
     values["host_os_name"] = source.take(release, parse_os_name)
     values["host_virtualization"] = _virtualization(source)
-    values["host_container"] = judge_container(_container_evidence(source, disk))
+    container = judge_container(_container_evidence(source, disk))
+    values["host_container"] = UNTOLD if container is None else container
     _map_root_disk(source, disk, into)
 
     def known(metric: str) -> str | None:
@@ -126,16 +128,18 @@ def _virtualization(source: Source) -> str | Absent:
 def _container_evidence(source: Source, disk: RootDisk) -> ContainerEvidence:
     files = source.fetched.files
     mounts = source.take(plan.MOUNTINFO, parse_mountinfo, required=True)
+    known = () if isinstance(mounts, Absent) else mounts
     keeper = source.take(plan.KERNEL_THREADS, parse_process_stat)
     return ContainerEvidence(
         systemd=shown(decode(files.get(plan.SYSTEMD_CONTAINER, b""))),
         environment=parse_container_variable(files.get(plan.INIT_ENVIRON, b"")),
         has_dockerenv=plan.DOCKERENV in files,
         has_containerenv=plan.CONTAINERENV in files,
-        mount_roots=() if isinstance(mounts, Absent) else tuple(mount.root for mount in mounts),
+        mount_roots=tuple(mount.root for mount in known if mount.point in FILE_MOUNTS),
         cgroups=decode(files.get(plan.CGROUP, b"")),
         root_fstype=disk.mount.fstype if disk.mount is not None else "",
         sees_kernel=not isinstance(keeper, Absent) and keeper[0] == "kthreadd",
+        is_hiding=isinstance(mounts, Absent) or hides_processes(known) != "",
     )
 
 

@@ -40,20 +40,27 @@ def map_network(source: Source, into: Readings) -> None:
         folder = f"{plan.NET}/{name}"
         kind = classify(_interface(source, name))
         labels = (shown(name), kind)
-        operstate = source.take(f"{folder}/operstate", _word)
-        if not isinstance(operstate, Absent):
-            carrier = source.fetched.files.get(f"{folder}/carrier")
-            up = is_up(operstate, None if carrier is None else _word(carrier, folder))
-            operstate_value = NO_STATE if up is None else int(up)
-            into.dim("host_network_up", labels, operstate_value)
-        else:
-            into.dim("host_network_up", labels, operstate)
+        into.dim("host_network_up", labels, _up(source, folder))
         if kind in LINKED_CLASSES:
             into.dim("host_network_speed_bytes_per_second", labels, _speed(source, f"{folder}/speed"))
         else:
             into.dim("host_network_speed_bytes_per_second", labels, MADE_UP)
         for metric, file in COUNTERS.items():
             into.dim(metric, labels, source.take(f"{folder}/{file}", _count))
+
+
+def _up(source: Source, folder: str) -> int | Absent:
+    """Take whether an interface is operational."""
+    operstate = source.take(f"{folder}/operstate", _word)
+    if isinstance(operstate, Absent):
+        return operstate
+    carrier: str | None = None
+    if f"{folder}/carrier" in source.fetched.files:
+        carrier = _word(source.fetched.files[f"{folder}/carrier"], folder)
+    elif source.fetched.errors.get(f"{folder}/carrier") != "EINVAL":
+        carrier = ""  # EINVAL is the kernel's word for an interface set down; other failures tell nothing
+    up = is_up(operstate, carrier)
+    return NO_STATE if up is None else int(up)
 
 
 def _speed(source: Source, path: str) -> int | Absent:

@@ -38,7 +38,7 @@ class Mount(msgspec.Struct, frozen=True):
         root: the folder inside the filesystem that is mounted; other than `/` for a bind mount.
         point: where it is mounted.
         fstype, source: as mounted.
-        read_only: of the mount or of the whole filesystem.
+        options: of the mount and of the whole filesystem.
     """
 
     device: str
@@ -46,7 +46,12 @@ class Mount(msgspec.Struct, frozen=True):
     point: str
     fstype: str
     source: str
-    read_only: bool
+    options: frozenset[str]
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the mount or the whole filesystem is."""
+        return "ro" in self.options
 
 
 def parse_mountinfo(content: bytes, where: str) -> tuple[Mount, ...]:
@@ -61,10 +66,8 @@ def parse_mountinfo(content: bytes, where: str) -> tuple[Mount, ...]:
         left, right = before.split(" "), after.split(" ")
         if not dash or len(left) < 6 or len(right) < 3 or _DEVICE.fullmatch(left[2]) is None:
             raise WireError(where, f"{shown(row)[:60]!r} is not a mount")
-        options = {*left[5].split(","), *right[2].split(",")}
-        mounts.append(
-            Mount(left[2], _plain(left[3]), _plain(left[4]), _plain(right[0]), _plain(right[1]), "ro" in options)
-        )
+        options = frozenset((*left[5].split(","), *right[2].split(",")))
+        mounts.append(Mount(left[2], _plain(left[3]), _plain(left[4]), _plain(right[0]), _plain(right[1]), options))
     return tuple(mounts)
 
 
@@ -88,6 +91,13 @@ def choose_filesystems(mounts: tuple[Mount, ...]) -> tuple[Mount, ...]:
 def root_mount(mounts: tuple[Mount, ...]) -> Mount | None:
     """Return what is mounted at `/`, or None if the list does not tell."""
     return next((mount for mount in reversed(mounts) if mount.point == "/"), None)
+
+
+def hides_processes(mounts: tuple[Mount, ...]) -> str:
+    """Return the option with which /proc hides other users' processes, or empty if it does not."""
+    proc = next((mount for mount in reversed(mounts) if mount.point == "/proc"), None)
+    options = proc.options if proc is not None else frozenset()
+    return next((o for o in options if o.startswith("hidepid=") and o not in ("hidepid=0", "hidepid=off")), "")
 
 
 def _has_space(mount: Mount) -> bool:

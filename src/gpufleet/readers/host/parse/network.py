@@ -100,7 +100,7 @@ def is_up(operstate: str, carrier: str | None) -> bool | None:
 
     Args:
         operstate: content of the file.
-        carrier: content of the file, or None if it could not be read.
+        carrier: content of the file, None if the kernel answered EINVAL, empty if it is not known.
     """
     if operstate == "up":
         return True

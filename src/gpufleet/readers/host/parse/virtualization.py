@@ -51,7 +51,6 @@ _ENGINES = (
     ("crio-", "cri-o"),
     ("cri-containerd", "containerd"),
     ("/containerd/", "containerd"),
-    ("garden", "garden"),
 )
 
 
@@ -102,10 +101,11 @@ class ContainerEvidence(msgspec.Struct, frozen=True, kw_only=True):
         systemd: content of /run/systemd/container, or empty.
         environment: value of `container` in process 1's environment, or empty.
         has_dockerenv, has_containerenv: whether Docker's and Podman's marks are there.
-        mount_roots: the folders that are mounted, inside their filesystems.
+        mount_roots: where the files come from that engines mount for every container (/etc/hosts and such).
         cgroups: content of /proc/self/cgroup.
         root_fstype: type of the root filesystem, or empty.
         sees_kernel: whether the kernel's own threads are in the process table.
+        is_hiding: whether `hidepid` hides them, or nobody knows whether it does.
     """
 
     systemd: str = ""
@@ -116,28 +116,32 @@ class ContainerEvidence(msgspec.Struct, frozen=True, kw_only=True):
     cgroups: str = ""
     root_fstype: str = ""
     sees_kernel: bool = False
+    is_hiding: bool = False
 
 
-def judge_container(evidence: ContainerEvidence) -> str:
-    """Name the container engine, `other` for an unnamed one, `none` outside of containers.
+def judge_container(evidence: ContainerEvidence) -> str | None:
+    """Name the container engine, `other` for an unnamed one, `none` outside of containers, None if nothing tells.
 
-    Docker's mark alone proves nothing where kernel threads are seen and the root is no overlay: a machine
-    whose disk was made from an image has it too.
+    Marks in files prove nothing where kernel threads are seen and the root is no overlay: a machine whose disk
+    was made from an image has them too. An overlay alone proves nothing either: machines without disks boot so.
     """
+    on_machine = evidence.sees_kernel and evidence.root_fstype != "overlay"
     if evidence.systemd:
         return evidence.systemd
-    if evidence.has_containerenv:
-        return "podman"
-    for text in (*evidence.mount_roots, evidence.cgroups):
-        for part, name in _ENGINES:
-            if part in text and not (evidence.sees_kernel and evidence.root_fstype != "overlay"):
-                return name
+    if not on_machine:
+        if evidence.has_containerenv:
+            return "podman"
+        for text in (*evidence.mount_roots, evidence.cgroups):
+            for part, name in _ENGINES:
+                if part in text:
+                    return name
     if evidence.environment:
         return evidence.environment
-    inside = evidence.root_fstype == "overlay" or not evidence.sees_kernel
-    if evidence.has_dockerenv and inside:
+    if evidence.has_dockerenv and not on_machine:
         return "docker"
-    return OTHER if evidence.root_fstype == "overlay" and not evidence.sees_kernel else NONE
+    if evidence.sees_kernel:
+        return NONE
+    return None if evidence.is_hiding else OTHER
 
 
 def parse_container_variable(environ: bytes) -> str:
