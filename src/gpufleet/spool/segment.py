@@ -18,6 +18,7 @@ class Segment:
         self.end = scan.end
         self.durable_end = scan.end
         self.fd: int | None = None
+        self.has_excess = False
         self._seqs: array[int] = scan.seqs
         self._offsets: array[int] = scan.offsets
         self._lengths: array[int] = scan.lengths
@@ -35,6 +36,12 @@ class Segment:
         """One more than the number of its last record."""
         return self._seqs[-1] + 1 if self._seqs else self.first_seq
 
+    @property
+    def descriptor(self) -> int:
+        """The open file: a segment is open while it is the newest, and until it is durable."""
+        assert self.fd is not None, "open while it is the newest, and until it is durable"
+        return self.fd
+
     def note(self, seq: int, length: int) -> None:
         """Take in a record that was just written at the end."""
         self._seqs.append(seq)
@@ -46,13 +53,19 @@ class Segment:
         self.waiting_bytes += length
 
     def cut_back(self) -> None:
-        """Forget the records past the durable end."""
+        """Forget the records past the durable end; `cut_excess` takes them out of the file."""
         while self._offsets and self._offsets[-1] + self._lengths[-1] > self.durable_end:
             seq = self._seqs[-1]
             self.remove([seq])
             for column in (self._seqs, self._offsets, self._lengths, self._gone):
                 column.pop()
         self.end = self.durable_end
+        self.has_excess = True
+
+    def cut_excess(self) -> None:
+        """Cut the file after the last record that counts. Raises OSError, and then it is still to be done."""
+        os.ftruncate(self.descriptor, self.end)
+        self.has_excess = False
 
     def remove(self, seqs: Iterable[int]) -> list[int]:
         """Mark records as no longer waiting; return the numbers of those that were."""

@@ -269,12 +269,15 @@ class Spool:
         return segment
 
     def _write(self, segment: Segment, parts: list[bytes], size: int) -> None:
-        assert segment.fd is not None, "the newest segment is open for writing"
         try:
-            _write_all(segment.fd, parts, size, segment.end)
+            if segment.has_excess:
+                segment.cut_excess()
+            segment.has_excess = True
+            _write_all(segment.descriptor, parts, size, segment.end)
+            segment.has_excess = False
         except OSError as error:
-            with contextlib.suppress(OSError):  # what cannot be cut is written over next, or cut on opening
-                os.ftruncate(segment.fd, segment.end)
+            with contextlib.suppress(OSError):  # tried again before anything is appended
+                segment.cut_excess()
             raise words(self._folder, "append to it", error) from error
 
     def _discard(self, segment: Segment) -> None:
@@ -298,8 +301,7 @@ class Spool:
                 segment.close()
             try:
                 for segment, _ in dirty:
-                    assert segment.fd is not None, "a segment stays open until it is durable"
-                    os.fsync(segment.fd)
+                    os.fsync(segment.descriptor)
             except OSError as error:
                 with self._state:
                     self._take_back()
@@ -322,9 +324,8 @@ class Spool:
         for segment in self._segments:
             if segment.end > segment.durable_end:
                 segment.cut_back()
-                assert segment.fd is not None, "a segment stays open until it is durable"
-                with contextlib.suppress(OSError):  # what cannot be cut is written over next, or cut on opening
-                    os.ftruncate(segment.fd, segment.end)
+                with contextlib.suppress(OSError):  # tried again before anything is appended
+                    segment.cut_excess()
 
     def _choose(self, after: int, max_records: int, max_bytes: int) -> list[tuple[Path, list[tuple[int, int, int]]]]:
         """Return which places of which segments a read should take."""

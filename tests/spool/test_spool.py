@@ -1,0 +1,246 @@
+"""What a spool promises while nothing goes wrong."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpufleet.model.errors import SpoolError
+from gpufleet.spool import Spool
+
+MIB = 1 << 20
+
+
+def open_spool(folder: Path, *, max_bytes: int = 64 * MIB, segment_bytes: int = 8 * MIB) -> Spool:
+    return Spool.open(folder, max_bytes=max_bytes, segment_bytes=segment_bytes)
+
+
+def everything(spool: Spool) -> list[tuple[int, bytes]]:
+    return spool.read(max_records=1_000_000, max_bytes=1 << 40)
+
+
+def test_a_new_spool(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path / "deep" / "spool")
+    assert len(spool.epoch) == 32
+    assert int(spool.epoch, 16) >= 0
+    assert spool.next_seq == 1
+    assert (spool.depth.records, spool.depth.bytes, spool.depth.oldest_seq) == (0, 0, None)
+    assert everything(spool) == []
+    spool.close()
+    spool.close()
+
+
+def test_two_spools_have_two_epochs(tmp_path: Path) -> None:
+    one, other = open_spool(tmp_path / "one"), open_spool(tmp_path / "other")
+    assert one.epoch != other.epoch
+    one.close()
+    other.close()
+
+
+def test_epoch_numbers_and_records_outlive_the_process(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    epoch = spool.epoch
+    assert [spool.append(body) for body in (b"a", b"", b"c")] == [1, 2, 3]
+    spool.close()
+    spool = open_spool(tmp_path)
+    assert (spool.epoch, spool.next_seq) == (epoch, 4)
+    assert everything(spool) == [(1, b"a"), (2, b""), (3, b"c")]
+    assert spool.recovery.torn_bytes == spool.recovery.lost_records == 0
+    spool.close()
+
+
+def test_numbers_go_on_after_everything_was_acknowledged(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path, segment_bytes=200)
+    for _ in range(20):
+        spool.append(bytes(60))
+    spool.sync()
+    spool.acknowledge(range(1, 21))
+    assert spool.depth.records == 0
+    assert len(list(tmp_path.glob("*.seg"))) == 1
+    epoch = spool.epoch
+    spool.close()
+    for _ in range(2):
+        spool = open_spool(tmp_path, segment_bytes=200)
+        assert (spool.epoch, spool.next_seq, spool.depth.records) == (epoch, 21, 0)
+        spool.close()
+
+
+def test_a_wiped_spool_is_a_new_epoch(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    epoch = spool.epoch
+    spool.close()
+    for path in tmp_path.glob("*.seg"):
+        path.unlink()
+    spool = open_spool(tmp_path)
+    assert spool.epoch != epoch
+    assert spool.next_seq == 1
+    spool.close()
+
+
+def test_only_what_is_durable_is_read(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    spool.append(b"a")
+    assert everything(spool) == []
+    spool.acknowledge([1])
+    spool.sync()
+    assert everything(spool) == [(1, b"a")]
+    spool.close()
+
+
+def test_reading_goes_on_after_a_number_and_within_bounds(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path, segment_bytes=300)
+    for number in range(1, 31):
+        spool.append(b"%03d" % number * 10)
+    spool.sync()
+    assert [seq for seq, _ in spool.read(5, max_records=3, max_bytes=MIB)] == [6, 7, 8]
+    assert [seq for seq, _ in spool.read(max_records=100, max_bytes=95)] == [1, 2, 3]
+    assert [seq for seq, _ in spool.read(max_records=100, max_bytes=1)] == [1]
+    assert spool.read(30, max_records=100, max_bytes=MIB) == []
+    spool.close()
+
+
+def test_acknowledged_in_any_order(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path, segment_bytes=300)
+    for _ in range(30):
+        spool.append(bytes(30))
+    spool.sync()
+    spool.acknowledge([30, 2, 17, 2, 999])
+    waiting = [seq for seq in range(1, 31) if seq not in (2, 17, 30)]
+    assert [seq for seq, _ in everything(spool)] == waiting
+    assert (spool.depth.records, spool.depth.bytes, spool.depth.oldest_seq) == (27, 27 * 30, 1)
+    spool.close()
+    spool = open_spool(tmp_path, segment_bytes=300)
+    assert [seq for seq, _ in everything(spool)] == waiting
+    spool.close()
+
+
+def test_a_segment_wholly_acknowledged_is_deleted(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path, segment_bytes=300)
+    for _ in range(30):
+        spool.append(bytes(30))
+    spool.sync()
+    before = len(list(tmp_path.glob("*.seg")))
+    spool.acknowledge(range(1, 11))
+    after = len(list(tmp_path.glob("*.seg")))
+    assert after < before
+    assert not {path.stem for path in tmp_path.glob("*.acks")} - {path.stem for path in tmp_path.glob("*.seg")}
+    spool.close()
+
+
+def test_the_oldest_segments_are_dropped_and_counted(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path, max_bytes=3000, segment_bytes=500)
+    for _ in range(200):
+        spool.append(bytes(40))
+        spool.sync()
+        assert sum(path.stat().st_size for path in tmp_path.glob("*.seg")) <= 3000
+    dropped = spool.dropped_total
+    assert dropped > 0
+    assert spool.depth.records == 200 - dropped
+    assert [seq for seq, _ in everything(spool)] == list(range(dropped + 1, 201))
+    spool.close()
+    spool = open_spool(tmp_path, max_bytes=3000, segment_bytes=500)
+    assert spool.dropped_total == dropped
+    assert spool.recovery.lost_records == 0
+    spool.close()
+
+
+def test_what_was_acknowledged_is_not_counted_as_dropped(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path, max_bytes=3000, segment_bytes=500)
+    for _ in range(200):
+        seq = spool.append(bytes(40))
+        spool.sync()
+        spool.acknowledge([seq])
+    assert spool.dropped_total == 0
+    spool.close()
+
+
+def test_a_body_larger_than_a_segment_is_refused(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path, segment_bytes=1000)
+    with pytest.raises(SpoolError, match="a body of 1000 bytes does not fit in a segment"):
+        spool.append(bytes(1000))
+    assert spool.append(bytes(900)) == 1
+    spool.close()
+
+
+def test_one_owner(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    with pytest.raises(SpoolError, match="another process has it open"):
+        open_spool(tmp_path)
+    spool.close()
+    open_spool(tmp_path).close()
+
+
+def test_a_closed_spool_says_so(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    spool.close()
+    for use in (lambda: spool.append(b""), spool.sync, lambda: spool.read(max_records=1, max_bytes=1)):
+        with pytest.raises(SpoolError, match="is closed"):
+            use()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpoolError, match=r"cannot open it: (Not a directory|File exists)"):
+        open_spool(tmp_path / "file")
+
+
+async def test_puts_at_the_same_time_are_durable_and_in_order(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    seqs = await asyncio.gather(*(spool.put(b"%d" % number) for number in range(500)))
+    assert seqs == list(range(1, 501))
+    assert everything(spool) == [(number + 1, b"%d" % number) for number in range(500)]
+    spool.close()
+
+
+async def test_a_cancelled_put_leaves_the_others_alone(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    tasks = [asyncio.create_task(spool.put(b"x")) for _ in range(10)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(results[0], asyncio.CancelledError)
+    assert results[1:] == list(range(2, 11))
+    spool.close()
+
+
+actions = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.binary(max_size=120)),
+        st.tuples(st.just("acknowledge"), st.lists(st.integers(1, 40), max_size=6)),
+        st.tuples(st.just("reopen"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(actions=actions)
+def test_any_history_reads_as_a_plain_queue_would(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, object]]
+) -> None:
+    folder = tmp_path_factory.mktemp("spool")
+    spool = open_spool(folder, segment_bytes=250)
+    model: dict[int, bytes] = {}
+    seq = 0
+    for action, what in actions:
+        if action == "append":
+            assert isinstance(what, bytes)
+            seq += 1
+            assert spool.append(what) == seq
+            model[seq] = what
+            spool.sync()
+        elif action == "acknowledge":
+            assert isinstance(what, list)
+            spool.acknowledge(what)
+            for number in what:
+                model.pop(number, None)
+        else:
+            spool.close()
+            spool = open_spool(folder, segment_bytes=250)
+            assert spool.next_seq == seq + 1
+        assert dict(everything(spool)) == model
+        assert spool.depth.records == len(model)
+        assert spool.depth.bytes == sum(map(len, model.values()))
+    spool.close()
