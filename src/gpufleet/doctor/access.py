@@ -27,7 +27,7 @@ class LocalAccess:
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root.absolute()
+        self._root = str(root.absolute())
 
     def read_write(self, path: str) -> str:
         """Ask whether a device may be read and written, without opening it: opening a GPU wakes it up."""

@@ -39,7 +39,7 @@ class LocalFiles:
         job_seconds: float = JOB_SECONDS,
         total_seconds: float = TOTAL_SECONDS,
     ) -> None:
-        self._root = root.absolute()
+        self._root = str(root.absolute())
         self._threads: WatchedThreads[_Outcome] = WatchedThreads(job_seconds=job_seconds, total_seconds=total_seconds)
 
     async def fetch(self, plan: FetchPlan) -> Fetched:
@@ -69,9 +69,10 @@ class LocalFiles:
 
     async def _expand(self, plan: FetchPlan, fetched: Fetched) -> tuple[list[str], list[str]]:
         """Return the files and links to read; a pattern that cannot be expanded is noted in `fetched.errors`."""
+        listings: dict[str, list[str]] = {}
         patterns = [path for path in dict.fromkeys((*plan.files, *plan.links)) if is_pattern(path)]
         matched, timed_out = await self._threads.run(
-            [(f"glob {pattern}", partial(self._glob, pattern)) for pattern in patterns]
+            [(f"glob {pattern}", partial(self._glob, pattern, listings)) for pattern in patterns]
         )
         fetched.errors.update({key.partition(" ")[2]: "ETIMEDOUT" for key in timed_out})
         matches: dict[str, list[str]] = {}
@@ -88,9 +89,9 @@ class LocalFiles:
 
         return flat(plan.files), flat(plan.links)
 
-    def _glob(self, pattern: str) -> _Outcome:
+    def _glob(self, pattern: str, listings: dict[str, list[str]]) -> _Outcome:
         try:
-            return expand(self._root, pattern)
+            return expand(self._root, pattern, listings)
         except OSError as error:
             return error
 

@@ -4,7 +4,7 @@ import errno
 import fnmatch
 import os
 import re
-from pathlib import Path
+from functools import lru_cache
 
 MAX_LINKS = 40
 """Links followed in one path before it is called a loop, as the kernel counts (ELOOP)."""
@@ -12,7 +12,6 @@ MAX_LINKS = 40
 MAX_MATCHES = 65_536
 """Names that one pattern may match; what is beyond is left out, and the pattern reported as E2BIG."""
 
-_SLASH = Path("/")
 _MAGIC = re.compile(r"[*?\[]")
 
 
@@ -21,7 +20,7 @@ def is_pattern(path: str) -> bool:
     return _MAGIC.search(path) is not None
 
 
-def locate(root: Path, path: str, *, follow_last: bool = True) -> str:
+def locate(root: str, path: str, *, follow_last: bool = True) -> str:
     """Return where `path` is on this machine when `root` is taken for `/`.
 
     Under a root other than `/` every link on the way is followed as if in a chroot: an absolute link starts
@@ -32,10 +31,10 @@ def locate(root: Path, path: str, *, follow_last: bool = True) -> str:
     """
     if "\0" in path:
         raise OSError(errno.EINVAL, "a path has no NUL", path)
-    if root == _SLASH:
+    if root == "/":
         return path
     todo = [part for part in reversed(path.split("/")) if part not in ("", ".")]
-    done = [str(root)]
+    done = [root]
     links = 0
     while todo:
         part = todo.pop()
@@ -57,13 +56,18 @@ def locate(root: Path, path: str, *, follow_last: bool = True) -> str:
     return "/".join(done)
 
 
-def expand(root: Path, pattern: str) -> list[str]:
+def expand(root: str, pattern: str, listings: dict[str, list[str]]) -> list[str]:
     """Return the paths that may match `pattern`, sorted.
 
     A wildcard stays within its path segment and, as in a shell, does not stand for a dot that begins a name.
 
     A folder that is not there has no matches. Whether a literal name behind a wildcard is there is left to
     whoever opens it: that saves a call a path.
+
+    Args:
+        root: as for `locate`.
+        pattern: the path with wildcards.
+        listings: folders already listed, by path; filled here, so that the patterns of one plan list each once.
 
     Raises:
         OSError: E2BIG past `MAX_MATCHES`; EACCES and the like for a folder that cannot be listed.
@@ -73,15 +77,23 @@ def expand(root: Path, pattern: str) -> list[str]:
         if not is_pattern(segment):
             found = [f"{folder}/{segment}" for folder in found]
             continue
-        hidden = "" if segment.startswith(".") else r"(?!\.)"
-        matches = re.compile(hidden + fnmatch.translate(segment)).match
-        found = [f"{folder}/{name}" for folder in found for name in _names(root, folder) if matches(name)]
+        matches = _compile(segment).match
+        for folder in found:
+            if folder not in listings:
+                listings[folder] = _names(root, folder)
+        found = [f"{folder}/{name}" for folder in found for name in listings[folder] if matches(name)]
         if len(found) > MAX_MATCHES:
             raise OSError(errno.E2BIG, "too many matches", pattern)
     return found
 
 
-def _names(root: Path, folder: str) -> list[str]:
+@lru_cache(maxsize=256)
+def _compile(segment: str) -> re.Pattern[str]:
+    hidden = "" if segment.startswith(".") else r"(?!\.)"
+    return re.compile(hidden + fnmatch.translate(segment))
+
+
+def _names(root: str, folder: str) -> list[str]:
     try:
         return sorted(os.listdir(locate(root, folder or "/")))  # noqa: PTH208 - names, not paths
     except (FileNotFoundError, NotADirectoryError):
