@@ -1,0 +1,313 @@
+import datetime as dt
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.hub.answers import NOBODY_ANSWERS, answer
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation, AllocationKind, AllocationSpec, Target
+from gpufleet.model.answer import AllocationAnswer, MachineRecord
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import DimReading, DimValue, Reading, Sample, Value
+from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.stored import StoredSample
+from gpufleet.model.time import NANOS, to_datetime
+from gpufleet.model.view import Side, View, ViewKind
+from tests.fakes.batches import gpu_sample, gpu_view, host_sample
+
+NOW = 1_800_000_000 * NANOS
+STALE_AFTER = 120.0
+
+
+def at(seconds: float) -> dt.datetime:
+    return to_datetime(NOW) + dt.timedelta(seconds=seconds)
+
+
+def record(id_: str = "m-a", name: str = "node-a", **more: object) -> MachineRecord:
+    machine = Machine(name=name, system_uuid="11111111-2222-3333-4444-555555555555", machine_id="a" * 32)
+    given_ = {"id": id_, "cluster": "local", "machine": machine, "sender": "s", **more}
+    return MachineRecord(first_seen=at(-100), last_seen=at(0), **given_)  # type: ignore[arg-type]
+
+
+def bare_metal(machine: str = "node-a", **more: object) -> Allocation:
+    given_ = {"valid_from": at(-3600), **more}
+    spec = AllocationSpec(
+        kind=AllocationKind.BARE_METAL,
+        target=Target(cluster="local", machine=machine),
+        **given_,  # type: ignore[arg-type]
+    )
+    return Allocation(id="a", generation=1, spec=spec, created_at=at(-3600))
+
+
+def stored(sample: Sample, age: float = 1.0) -> StoredSample:
+    return StoredSample(sample=sample, received_at=NOW - int(age * NANOS))
+
+
+def status(reader: str = "nvml", lane: Lane = Lane.FAST, interval: float = 10, **more: object) -> ReaderStatus:
+    return ReaderStatus(reader=reader, lane=lane, state=ReaderState.OK, interval_seconds=interval, **more)  # type: ignore[arg-type]
+
+
+def ask(
+    allocation: Allocation,
+    samples: list[StoredSample],
+    *,
+    machines: list[MachineRecord] | None = None,
+    readers: tuple[ReaderStatus, ...] = (),
+) -> AllocationAnswer:
+    return answer(
+        allocation,
+        [record()] if machines is None else machines,
+        samples,
+        readers,
+        NOW,
+        stale_after_seconds=STALE_AFTER,
+    )
+
+
+FRESH = [stored(host_sample(NOW - 2 * NANOS)), stored(gpu_sample(gpu_view(1), NOW - 2 * NANOS))]
+
+
+def shown(found: AllocationAnswer) -> list[Reading | DimReading]:
+    """Every reading in an answer."""
+    every: list[Reading | DimReading] = [*found.host.values(), *found.host_dimensions]
+    for device in found.devices:
+        every += [*device.readings.values(), *device.dimensions]
+    return every
+
+
+def values(found: AllocationAnswer) -> list[object]:
+    """Every value in an answer, whatever it is about."""
+    totals = [one.value for one in found.aggregate.metrics.values()]
+    return [one for one in (*(one.value for one in shown(found)), *totals) if one is not None]
+
+
+def test_bare_metal_is_answered_by_the_host_itself() -> None:
+    found = ask(bare_metal(), FRESH, readers=(status(last_error="the driver's own words", last_attempt=1),))
+    assert (found.source, found.reason, found.machine) == (Provenance.HOST_LOCAL_PROBE, None, "m-a")
+    assert found.host["host_load_1m"].value == 0.5
+    (device,) = found.devices
+    assert device.id == "local/m-a/gpu/GPU-1"
+    assert device.readings["gpu_power_watts"].value == 100.0
+    assert device.readings["gpu_temperature_celsius"].absent is Reason.TIMEOUT
+    assert device.readings["gpu_temperature_celsius"].detail == "nvmlX"
+    assert found.aggregate.coverage == "1 of 1 devices"
+    assert (found.age_seconds, found.received_at, found.measured_at) == (1.0, at(-1), at(-2))
+    assert found.last_error == "the driver's own words"
+
+
+def test_the_machine_may_be_named_by_its_id() -> None:
+    assert ask(bare_metal("m-a"), FRESH).machine == "m-a"
+
+
+def test_a_machine_nobody_saw_is_unknown() -> None:
+    found = ask(bare_metal("elsewhere"), FRESH)
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.TARGET_UNKNOWN)
+    assert not values(found)
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [record(cluster="other"), record(machine=Machine(name="node-a", kind=MachineKind.GUEST, hypervisor="h"))],
+)
+def test_another_cluster_s_machine_or_a_guest_does_not_answer(machine: MachineRecord) -> None:
+    assert ask(bare_metal(), FRESH, machines=[machine]).reason is Reason.TARGET_UNKNOWN
+
+
+def test_two_machines_of_one_name_are_both_named() -> None:
+    found = ask(bare_metal(), FRESH, machines=[record(), record("m-b")])
+    assert found.reason is Reason.AMBIGUOUS_TARGET
+    assert "m-a" in found.detail
+    assert "m-b" in found.detail
+    assert not values(found)
+
+
+@pytest.mark.parametrize(
+    ("allocation", "reason"),
+    [
+        (bare_metal(valid_from=at(1)), Reason.NOT_STARTED),
+        (bare_metal(valid_to=at(0)), Reason.ENDED),
+        (msgspec.structs.replace(bare_metal(), closed_at=at(-1)), Reason.ENDED),
+    ],
+)
+def test_outside_its_time_an_allocation_has_no_values(allocation: Allocation, reason: Reason) -> None:
+    found = ask(allocation, FRESH)
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, reason)
+    assert not values(found)
+
+
+def test_a_machine_that_fell_silent_has_no_current_value() -> None:
+    old = [stored(one.sample, age=STALE_AFTER + 1) for one in FRESH]
+    found = ask(bare_metal(), old, readers=(status(lane=Lane.STATIC, interval=600),))
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.STALE)
+    assert found.age_seconds == STALE_AFTER + 1
+    assert not values(found)
+    readings = [*found.host.values(), *found.devices[0].readings.values()]
+    assert {one.absent for one in readings} == {Reason.STALE}
+    assert found.aggregate.coverage == "0 of 1 devices"
+
+
+def test_one_stale_reader_costs_only_its_own_readings() -> None:
+    found = ask(bare_metal(), [FRESH[0], stored(FRESH[1].sample, age=STALE_AFTER + 1)])
+    assert found.reason is None
+    assert found.host["host_load_1m"].value == 0.5
+    assert found.devices[0].readings["gpu_power_watts"].absent is Reason.STALE
+
+
+def test_a_slow_lane_is_current_for_three_of_its_own_intervals() -> None:
+    sample = Sample(view=gpu_view(1), reader="nvml", lane=Lane.STATIC, measured_at=NOW, values={"gpu_name": "H200"})
+    for age, value in ((1700.0, "H200"), (1900.0, None)):
+        found = ask(bare_metal(), [*FRESH, stored(sample, age)], readers=(status(lane=Lane.STATIC, interval=600),))
+        assert found.devices[0].readings["gpu_name"].value == value
+
+
+def test_no_sender_can_say_that_its_values_never_age() -> None:
+    sample = Sample(
+        view=gpu_view(1), reader="nvml", lane=Lane.SLOW, measured_at=NOW, values={"gpu_row_remap_failed": 0}
+    )
+    readers = (status(lane=Lane.SLOW, interval=1e12),)
+    found = ask(bare_metal(), [*FRESH, stored(sample, 3601)], readers=readers)
+    assert found.devices[0].readings["gpu_row_remap_failed"].absent is Reason.STALE
+
+
+def test_nvml_speaks_before_nvidia_smi_and_a_value_before_an_absence() -> None:
+    view = gpu_view(1)
+    smi = Sample(
+        view=view,
+        reader="nvidia_smi",
+        lane=Lane.FAST,
+        measured_at=NOW,
+        values={"gpu_power_watts": 1.0, "gpu_temperature_celsius": 40.0},
+    )
+    (device,) = ask(bare_metal(), [stored(smi), FRESH[1]]).devices
+    assert device.readings["gpu_power_watts"].value == 100.0
+    assert (device.readings["gpu_temperature_celsius"].value, device.readings["gpu_temperature_celsius"].reader) == (
+        40.0,
+        "nvidia_smi",
+    )
+
+
+def test_imported_values_do_not_answer_for_bare_metal() -> None:
+    imported = msgspec.structs.replace(FRESH[1].sample, provenance=Provenance.IMPORTED)
+    assert ask(bare_metal(), [FRESH[0], stored(imported)]).devices == ()
+
+
+def test_a_device_bound_to_vfio_keeps_its_true_reason() -> None:
+    view = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:1b:00.0")
+    found = ask(bare_metal(), [FRESH[0], stored(gpu_sample(view, NOW, gpu_power_watts=Absent(Reason.BOUND_TO_VFIO)))])
+    (device,) = found.devices
+    assert device.side is Side.PCI_ONLY
+    assert device.readings["gpu_power_watts"].absent is Reason.BOUND_TO_VFIO
+    assert found.aggregate.coverage == "0 of 1 devices"
+
+
+def test_a_unit_that_got_its_driver_is_counted_once() -> None:
+    before = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:01:00.0")
+    found = ask(bare_metal(), [FRESH[1], stored(gpu_sample(before, NOW), age=60)])
+    assert [device.uuid for device in found.devices] == ["GPU-1"]
+
+
+def test_only_listed_devices_answer_and_unknown_ones_are_shown_as_such() -> None:
+    samples = [FRESH[0], *(stored(gpu_sample(gpu_view(n), NOW)) for n in (1, 2, 3))]
+    listed = ("GPU-2", "00000000:03:00.0", "GPU-gone")
+    found = ask(bare_metal(devices=listed), samples)
+    assert [device.uuid for device in found.devices] == ["GPU-2", "GPU-3", "GPU-gone"]
+    assert {one.absent for one in found.devices[2].readings.values()} == {Reason.NOT_REPORTED}
+    assert found.aggregate.coverage == "2 of 3 devices"
+
+
+def test_a_machine_without_samples_is_not_collected() -> None:
+    found = ask(bare_metal(), [])
+    assert (found.reason, found.machine) == (Reason.NOT_COLLECTED, "m-a")
+
+
+# --- the law: a host's GPU never speaks for a guest's ------------------------------------------------
+
+PLAIN = [name for name, metric in CATALOGUE.items() if not metric.dims]
+IDS = st.sampled_from(["m-a", "node-a", "11111111-2222-3333-4444-555555555555", "a" * 32, "GPU-1", "vm-1", "4711"])
+VIEWS = st.one_of(
+    st.none(),
+    st.builds(
+        View,
+        kind=st.sampled_from(ViewKind),
+        side=st.sampled_from(Side),
+        uuid=IDS,
+        pci_address=st.sampled_from([None, "0000:1b:00.0"]),
+    ),
+)
+VALUES = st.one_of(st.floats(allow_nan=False), st.integers(), st.text(max_size=5), st.just(Absent(Reason.TIMEOUT)))
+SAMPLES = st.builds(
+    Sample,
+    view=VIEWS,
+    reader=st.sampled_from(["host", "nvml", "dcgm"]),
+    lane=st.sampled_from(Lane),
+    measured_at=st.just(NOW),
+    values=st.dictionaries(st.sampled_from(PLAIN), VALUES, max_size=6),
+    dims=st.lists(
+        st.builds(DimValue, st.just("gpu_fan_speed_ratio"), st.just(("0",)), st.floats(0, 1)), max_size=2
+    ).map(tuple),
+    provenance=st.sampled_from(Provenance),
+)
+STORED = st.builds(StoredSample, sample=SAMPLES, received_at=st.just(NOW))
+MACHINES = st.builds(
+    Machine,
+    name=IDS,
+    kind=st.sampled_from(MachineKind),
+    machine_id=st.one_of(st.none(), IDS),
+    system_uuid=st.one_of(st.none(), IDS),
+)
+RECORDS = st.builds(
+    MachineRecord,
+    id=IDS,
+    cluster=st.just("local"),
+    machine=MACHINES,
+    sender=st.just("s"),
+    first_seen=st.just(at(-9)),
+    last_seen=st.just(at(0)),
+)
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> Allocation:
+    kind = draw(st.sampled_from([kind for kind in AllocationKind if kind is not AllocationKind.BARE_METAL]))
+    fields: dict[str, Value] = {REQUIRED_TARGET_FIELD[kind]: draw(IDS)}
+    if draw(st.booleans()):  # even with fields that the API would refuse
+        fields["machine"] = draw(IDS)
+    spec = AllocationSpec(
+        kind=kind,
+        target=Target(cluster="local", **fields),  # type: ignore[arg-type]
+        devices=draw(st.one_of(st.none(), st.lists(IDS, max_size=3).map(tuple))),
+        valid_from=at(-10),
+    )
+    return Allocation(id="slice", generation=1, spec=spec, created_at=at(-10))
+
+
+@given(slices(), st.lists(RECORDS, max_size=4), st.lists(STORED, max_size=6))
+def test_no_host_value_is_ever_in_a_slice_s_answer(
+    allocation: Allocation, machines: list[MachineRecord], samples: list[StoredSample]
+) -> None:
+    found = ask(allocation, samples, machines=machines, readers=(status(last_error="host words", last_attempt=1),))
+    assert found.source is Provenance.UNAVAILABLE
+    assert found.reason is NOBODY_ANSWERS[allocation.spec.kind][0]
+    assert found.detail
+    assert (found.devices, found.host, found.host_dimensions) == ((), {}, ())
+    assert (found.machine, found.last_error, found.measured_at) == (None, None, None)
+    assert found.aggregate.coverage == "0 of 0 devices"
+    assert not values(found)
+
+
+@given(st.lists(STORED, max_size=8))
+def test_bare_metal_never_shows_a_guest_s_or_imported_value(samples: list[StoredSample]) -> None:
+    found = ask(bare_metal(), samples)
+    own = [
+        value
+        for one in samples
+        if one.sample.provenance is Provenance.HOST_LOCAL_PROBE
+        and (one.sample.view is None or one.sample.view.side is not Side.GUEST)
+        for value in [*one.sample.values.values(), *(dim.value for dim in one.sample.dims)]
+    ]
+    assert all(one.value in own for one in shown(found) if one.value is not None)
+    assert all((one.value is None) != (one.absent is None) for one in shown(found))

@@ -1,0 +1,110 @@
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.ingest import ForeignClusterError, Ingest, Standing
+from gpufleet.hub.ledger import MAX_RANGES, Ledger
+from gpufleet.hub.wal import Wal
+from gpufleet.model.errors import SpoolError, WireError
+from gpufleet.model.ledger import SequenceKey
+from tests.fakes.batches import EPOCH, body
+
+NOW = 10**18
+KEY = SequenceKey("local", "node-a", EPOCH)
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> Iterator[Wal]:
+    wal = Wal.open(tmp_path / "wal", max_bytes=1 << 20, max_body_bytes=1 << 19)
+    yield wal
+    wal.close()
+
+
+def make(wal: Wal, ledger: Ledger | None = None) -> Ingest:
+    return Ingest(wal=wal, ledger=ledger or Ledger({}), clusters=frozenset({"local"}), counters=Counters())
+
+
+async def test_a_batch_is_accepted_once_and_a_duplicate_after(wal: Wal) -> None:
+    ingest = make(wal)
+    taken = [await ingest.take(body(1, NOW), NOW) for _ in range(3)]
+    assert [one.status for one in taken] == [Standing.ACCEPTED, Standing.DUPLICATE, Standing.DUPLICATE]
+    assert wal.waiting_records == 1
+
+
+async def test_the_same_batch_at_the_same_moment_is_written_once(wal: Wal) -> None:
+    ingest = make(wal)
+    taken = await asyncio.gather(*(ingest.take(body(1, NOW), NOW) for _ in range(10)))
+    assert sorted(one.status for one in taken) == ["accepted"] + ["duplicate"] * 9
+    assert wal.waiting_records == 1
+
+
+async def test_another_epoch_is_another_run_of_numbers(wal: Wal) -> None:
+    ingest = make(wal)
+    await ingest.take(body(1, NOW), NOW)
+    assert (await ingest.take(body(1, NOW, epoch="f" * 32), NOW)).status is Standing.ACCEPTED
+
+
+async def test_a_foreign_cluster_is_refused_by_name(wal: Wal) -> None:
+    with pytest.raises(ForeignClusterError, match="serves local, not 'elsewhere'"):
+        await make(wal).take(body(1, NOW, cluster="elsewhere"), NOW)
+
+
+async def test_a_full_log_refuses_and_never_forgets_what_it_acknowledged(wal: Wal) -> None:
+    ingest = make(wal)
+    accepted = 0
+    refused: SpoolError | None = None
+    while refused is None:
+        try:
+            await ingest.take(body(accepted + 1, NOW), NOW)
+            accepted += 1
+        except SpoolError as error:
+            refused = error
+    assert "the log is full" in str(refused)
+    assert accepted > 1000
+    assert wal.waiting_records == accepted
+    assert wal.lost == 0
+    assert sum(1 for _ in wal.replay()) == accepted
+    wal.acknowledge([1, 2])
+    assert (await ingest.take(body(accepted + 1, NOW), NOW)).status is Standing.ACCEPTED
+
+
+async def test_a_batch_that_could_not_be_made_durable_is_not_held(wal: Wal) -> None:
+    ledger = Ledger({})
+    ingest = make(wal, ledger)
+    wal.close()
+    results = await asyncio.gather(*(ingest.take(body(1, NOW), NOW) for _ in range(3)), return_exceptions=True)
+    assert all(isinstance(one, SpoolError) for one in results)
+    assert not ledger.holds(KEY, 1)
+
+
+async def test_a_client_that_goes_away_leaves_ledger_and_log_in_agreement(wal: Wal) -> None:
+    ledger = Ledger({})
+    ingest = make(wal, ledger)
+    task = asyncio.create_task(ingest.take(body(1, NOW), NOW))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await ingest.take(body(1, NOW), NOW)).status is Standing.DUPLICATE
+    assert wal.waiting_records == 1
+
+
+async def test_holes_in_one_epoch_are_bounded(wal: Wal) -> None:
+    ledger = Ledger({KEY: tuple((2 * n, 2 * n) for n in range(1, MAX_RANGES + 1))})
+    ingest = make(wal, ledger)
+    with pytest.raises(WireError, match="one hole too many"):
+        await ingest.take(body(10 * MAX_RANGES, NOW), NOW)
+    assert (await ingest.take(body(1, NOW), NOW)).status is Standing.ACCEPTED
+
+
+async def test_the_log_knows_the_age_of_its_oldest_record(wal: Wal) -> None:
+    ingest = make(wal)
+    assert wal.oldest_received_at is None
+    await ingest.take(body(1, NOW), NOW)
+    await ingest.take(body(2, NOW), NOW + 5)
+    assert wal.oldest_received_at == NOW
+    wal.acknowledge([1])
+    assert wal.oldest_received_at == NOW + 5

@@ -1,0 +1,198 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.quarantine import Quarantine
+from gpufleet.hub.wal import WalRecord
+from gpufleet.hub.writer import ISOLATE_AFTER, Writer
+from gpufleet.model.errors import RegistryError, StoreError
+from gpufleet.model.ledger import FlushIntent, SequenceKey
+from gpufleet.model.stored import Accepted
+from gpufleet.registry.sql import SqlRegistry
+from tests.fakes.batches import EPOCH, body
+from tests.fakes.store import MemoryStore
+
+NOW = 10**18
+KEY = SequenceKey("local", "node-a", EPOCH)
+WAL = "w" * 32
+
+
+class Hub:
+    """A writer with its surroundings, which can be started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = MemoryStore()
+        self.counters = Counters()
+        self.registry = SqlRegistry.open(f"sqlite:///{folder / 'registry.sqlite'}")
+        self.start()
+
+    def start(self) -> None:
+        self.registry.close()
+        self.registry = SqlRegistry.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
+        self.registry.migrate()
+        self.registry.register_clusters(["local"], NOW)
+        self.writer = Writer(
+            wal=WAL,
+            store=self.store,
+            registry=self.registry,
+            quarantine=Quarantine(self.folder / "quarantine"),
+            counters=self.counters,
+        )
+
+    @property
+    def quarantined(self) -> list[str]:
+        folder = self.folder / "quarantine"
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    hub = Hub(tmp_path)
+    yield hub
+    hub.registry.close()
+
+
+def records(*seqs: int) -> list[WalRecord]:
+    return [WalRecord(seq, NOW + seq, body(seq, NOW + seq)) for seq in seqs]
+
+
+def refuse(*bad: int) -> object:
+    def check(accepted: Accepted) -> None:
+        if accepted.batch.seq in bad:
+            raise StoreError(f"batch {accepted.batch.seq} is refused")
+
+    return check
+
+
+def test_a_flush_writes_and_remembers(hub: Hub) -> None:
+    assert hub.writer.flush(records(1, 2, 3)) == [1, 2, 3]
+    assert hub.store.seqs == [1, 2, 3]
+    assert hub.registry.sequences() == {KEY: ((1, 3),)}
+    assert hub.registry.pending_flush(WAL) is None
+    (sender,) = hub.registry.senders()
+    assert (sender.heard.seq, sender.heard.received_at) == (3, NOW + 3)
+    assert sender.heard.heartbeat is not None
+    assert hub.counters.flushed_batches == 3
+    assert hub.counters.flushed_rows == 9
+
+
+def test_what_was_written_before_a_crash_is_not_written_again(hub: Hub) -> None:
+    hub.writer.flush(records(1, 2))
+    hub.start()  # the log still has them: it died before it could forget
+    assert hub.writer.flush(records(1, 2, 3)) == [1, 2, 3]
+    assert hub.store.seqs == [1, 2, 3]
+
+
+def test_a_flush_that_died_half_way_is_repeated_exactly(hub: Hub) -> None:
+    hub.store.down = True
+    with pytest.raises(StoreError):
+        hub.writer.flush(records(1, 2))
+    first_token = hub.store.tokens[-1]
+    hub.start()
+    hub.store.down = False
+    repeats = hub.writer.repeats
+    assert repeats is not None
+    assert list(repeats) == [1, 2]
+    assert hub.writer.flush(records(1, 2, 3)) == [1, 2]
+    assert hub.store.tokens[-1] == first_token
+    assert hub.writer.repeats is None
+    assert hub.writer.flush(records(3)) == [3]
+    assert hub.store.seqs == [1, 2, 3]
+
+
+def test_a_store_that_had_it_all_before_the_crash_gets_the_same_token_and_ids(hub: Hub) -> None:
+    """Killed between the store's answer and the registry's."""
+
+    class DyingRegistry(SqlRegistry):
+        def finish_flush(self, *_: object) -> None:
+            raise RegistryError("killed here")
+
+    dying = DyingRegistry(hub.registry._engine)
+    dying.migrate()
+    writer = Writer(
+        wal=WAL, store=hub.store, registry=dying, quarantine=Quarantine(hub.folder / "q"), counters=Counters()
+    )
+    with pytest.raises(RegistryError):
+        writer.flush(records(1, 2))
+    hub.start()
+    assert hub.writer.flush(records(1, 2)) == [1, 2]
+    assert hub.store.seqs == [1, 2]
+    assert len(set(hub.store.tokens)) == 1
+    ids = {one.machine_ids for _, batches in hub.store.writes for one in batches}
+    assert ids == {(hub.registry.machines()[0].id,)}
+
+
+def test_an_intent_whose_records_are_gone_is_given_up(hub: Hub) -> None:
+    hub.registry.begin_flush(FlushIntent(wal=WAL, token="t", records={1: ("m-1",)}))
+    hub.start()
+    assert hub.writer.repeats is not None
+    assert hub.writer.flush([]) == []
+    assert hub.writer.repeats is None
+
+
+def test_the_same_batch_twice_in_the_log_is_written_once(hub: Hub) -> None:
+    twice = [WalRecord(1, NOW, body(1, NOW)), WalRecord(2, NOW, body(1, NOW))]
+    assert sorted(hub.writer.flush(twice)) == [1, 2]
+    assert hub.store.seqs == [1]
+
+
+def test_a_record_that_cannot_be_read_is_put_aside_and_costs_only_itself(hub: Hub) -> None:
+    bad = WalRecord(2, NOW, b"not a batch")
+    assert sorted(hub.writer.flush([records(1)[0], bad, records(3)[0]])) == [1, 2, 3]
+    assert hub.store.seqs == [1, 3]
+    assert hub.quarantined == [f"{WAL}-2.batch", f"{WAL}-2.json"]
+    assert (hub.folder / "quarantine" / f"{WAL}-2.batch").read_bytes() == b"not a batch"
+    assert hub.counters.quarantined == {"normalise": 1}
+
+
+@pytest.mark.parametrize("bad", [(1,), (3,), (5,), (1, 2, 3, 4), (2, 4)])
+def test_a_record_that_the_store_refuses_is_put_aside_in_the_end(hub: Hub, bad: tuple[int, ...]) -> None:
+    hub.store.refuse = refuse(*bad)  # type: ignore[assignment]
+    waiting = {record.seq: record for record in records(1, 2, 3, 4, 5)}
+    for _ in range(20):
+        if not waiting:
+            break
+        try:
+            done = hub.writer.flush(list(waiting.values()))
+        except StoreError:
+            continue
+        for seq in done:
+            del waiting[seq]
+    assert not waiting
+    assert sorted(hub.store.seqs) == [seq for seq in range(1, 6) if seq not in bad]
+    assert hub.counters.quarantined == {"write": len(bad)}
+    assert len(hub.quarantined) == 2 * len(bad)
+
+
+def test_a_lone_refused_record_waits_for_company_and_does_not_block_it(hub: Hub) -> None:
+    hub.store.refuse = refuse(1)  # type: ignore[assignment]
+    for _ in range(ISOLATE_AFTER + 2):
+        with pytest.raises(StoreError):
+            hub.writer.flush(records(1))
+    assert hub.quarantined == []
+    assert sorted(hub.writer.flush(records(1, 2))) == [1, 2]
+    assert hub.store.seqs == [2]
+    assert hub.counters.quarantined == {"write": 1}
+
+
+def test_nothing_is_put_aside_while_the_store_is_down(hub: Hub) -> None:
+    hub.store.down = True
+    for _ in range(30):
+        with pytest.raises(StoreError):
+            hub.writer.flush(records(*range(1, 20)))
+    assert hub.quarantined == []
+    hub.store.down = False
+    assert sorted(hub.writer.flush(records(*range(1, 20)))) == list(range(1, 20))
+    assert sorted(hub.store.seqs) == list(range(1, 20))
+
+
+def test_bad_values_become_absences_and_are_counted(hub: Hub) -> None:
+    from tests.fakes.batches import gpu_sample, gpu_view
+
+    sample = gpu_sample(gpu_view(1), NOW, gpu_power_watts=float("nan"), gpu_utilization_ratio=7.0, made_up=1)
+    hub.writer.flush([WalRecord(1, NOW, body(1, NOW, samples=(sample,)))])
+    assert hub.counters.invalid_values == {"gpu_power_watts": 1, "gpu_utilization_ratio": 1}
+    assert hub.counters.unknown_metrics == {"made_up": 1}

@@ -1,0 +1,201 @@
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
+from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
+from gpufleet.model.ledger import FlushIntent, Heard, SenderState, SequenceKey
+from gpufleet.model.machine import Machine
+from gpufleet.model.time import NANOS
+from gpufleet.registry import tables
+from gpufleet.registry.migrations import MIGRATIONS
+from gpufleet.registry.sql import SqlRegistry
+
+NOW = 10**18
+AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+SPEC = AllocationSpec(kind=AllocationKind.BARE_METAL, target=Target(cluster="local", machine="node-a"))
+ONE = Machine(name="node-a", machine_id="a" * 32, system_uuid="u1", boot_id="b1")
+OTHER = Machine(name="node-b", machine_id="a" * 32, system_uuid="u2", boot_id="b2")
+INTENT = FlushIntent(wal="w" * 32, token="t", records={1: ("m-1",)})
+
+
+@pytest.fixture
+def dsn(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'registry.sqlite'}"
+
+
+def opened(dsn: str) -> SqlRegistry:
+    registry = SqlRegistry.open(dsn)
+    registry.migrate()
+    registry.register_clusters(["local"], NOW)
+    return registry
+
+
+@pytest.fixture
+def registry(dsn: str) -> Iterator[SqlRegistry]:
+    registry = opened(dsn)
+    yield registry
+    registry.close()
+
+
+def test_migrations_make_the_tables_that_queries_see(registry: SqlRegistry, dsn: str) -> None:
+    engine = sa.create_engine(dsn)
+    found = sa.inspect(engine)
+    assert set(found.get_table_names()) == set(tables.METADATA.tables)
+    for name, table in tables.METADATA.tables.items():
+        columns = {column["name"]: column for column in found.get_columns(name)}
+        assert set(columns) == {column.name for column in table.columns}
+        assert found.get_pk_constraint(name)["constrained_columns"] == [one.name for one in table.primary_key]
+        loose = {column.name for column in table.columns if column.nullable}
+        assert {name for name, column in columns.items() if column["nullable"]} - {"id", "wal"} == loose
+    engine.dispose()
+
+
+def test_opening_again_changes_nothing(dsn: str) -> None:
+    for _ in range(2):
+        opened(dsn).close()
+
+
+def test_a_newer_schema_is_refused_in_words(dsn: str) -> None:
+    opened(dsn).close()
+    engine = sa.create_engine(dsn)
+    with engine.begin() as connection:
+        connection.execute(tables.VERSION.update().values(version=len(MIGRATIONS) + 1))
+    engine.dispose()
+    registry = SqlRegistry.open(dsn)
+    with pytest.raises(RegistryError, match="a newer gpufleet wrote it"):
+        registry.migrate()
+    registry.close()
+
+
+def test_durability_is_asked_of_sqlite(registry: SqlRegistry) -> None:
+    with registry._engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+
+
+@pytest.mark.parametrize("dsn", ["nonsense", "mystery://x", "sqlite:////nowhere/at/all/registry.sqlite"])
+def test_what_cannot_be_opened_says_so(dsn: str) -> None:
+    with pytest.raises(RegistryError):
+        opened(dsn)
+
+
+def test_machines_survive_a_restart_with_their_ids(dsn: str) -> None:
+    first = opened(dsn)
+    id_ = first.match("local", "s", ONE, NOW).id
+    first.begin_flush(INTENT)
+    first.close()
+    again = opened(dsn)
+    assert again.match("local", "s", ONE, NOW + NANOS).id == id_
+    record = again.machine(id_)
+    assert record.machine == ONE
+    assert record.first_seen < record.last_seen
+    again.close()
+
+
+def test_a_clone_is_a_conflict_on_both_that_survives_a_restart(dsn: str) -> None:
+    first = opened(dsn)
+    ids = [first.match("local", "s", machine, NOW).id for machine in (ONE, OTHER)]
+    first.begin_flush(INTENT)
+    first.close()
+    again = opened(dsn)
+    conflicts = {record.id: record.conflict for record in again.machines("local")}
+    assert set(conflicts) == set(ids)
+    assert all(other in (conflicts[id_] or "") for id_, other in zip(ids, reversed(ids), strict=True))
+    again.close()
+
+
+def test_a_conflict_falls_silent_when_the_evidence_is_mended(registry: SqlRegistry) -> None:
+    registry.match("local", "s", ONE, NOW)
+    other = registry.match("local", "s", OTHER, NOW)
+    assert other.conflict is not None
+    mended = msgspec.structs.replace(OTHER, machine_id="b" * 32)
+    assert registry.match("local", "s", mended, NOW + NANOS) == type(other)(other.id)
+
+
+def test_clusters_keep_their_machines_apart(registry: SqlRegistry) -> None:
+    registry.register_clusters(["other"], NOW)
+    assert registry.match("local", "s", ONE, NOW).id != registry.match("other", "s", ONE, NOW).id
+    assert len(registry.machines()) == 2
+    assert len(registry.machines("other")) == 1
+
+
+def test_an_unknown_machine_is_not_found(registry: SqlRegistry) -> None:
+    with pytest.raises(NotFoundError):
+        registry.machine("m-none")
+
+
+def test_hearing_the_same_evidence_again_moves_last_seen(registry: SqlRegistry) -> None:
+    id_ = registry.match("local", "s", ONE, NOW).id
+    registry.match("local", "s", ONE, NOW + 5 * NANOS)
+    registry.match("local", "s", ONE, NOW + 2 * NANOS)  # late data does not move it back
+    assert registry.machine(id_).last_seen - registry.machine(id_).first_seen == dt.timedelta(seconds=5)
+
+
+def test_a_put_is_new_once_and_a_generation_when_it_changes(registry: SqlRegistry) -> None:
+    first, is_new = registry.put_allocation("a", SPEC, AT)
+    assert (first.generation, is_new, first.spec.valid_from) == (1, True, AT)
+    again, is_new = registry.put_allocation("a", SPEC, AT + dt.timedelta(hours=1))
+    assert (again, is_new) == (first, False)
+    changed = msgspec.structs.replace(SPEC, team="blue")
+    second, is_new = registry.put_allocation("a", changed, AT + dt.timedelta(hours=2))
+    assert (second.generation, is_new, second.spec.valid_from, second.created_at) == (2, False, AT, AT)
+    assert registry.allocation("a") == second
+    assert registry.allocations() == (second,)
+
+
+def test_closing_erases_nothing_and_is_final(registry: SqlRegistry, dsn: str) -> None:
+    registry.put_allocation("a", SPEC, AT)
+    registry.put_allocation("a", msgspec.structs.replace(SPEC, team="blue"), AT)
+    closed = registry.close_allocation("a", AT)
+    assert closed.closed_at == AT
+    assert registry.close_allocation("a", AT + dt.timedelta(days=1)) == closed
+    assert registry.allocation("a") == closed
+    with pytest.raises(ConflictError, match="was closed"):
+        registry.put_allocation("a", SPEC, AT)
+    with registry._engine.connect() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(tables.ALLOCATIONS)) == 2
+
+
+def test_unknown_allocations_are_not_found(registry: SqlRegistry) -> None:
+    for ask in (registry.allocation, lambda id_: registry.close_allocation(id_, AT)):
+        with pytest.raises(NotFoundError):
+            ask("none")
+
+
+def test_a_flush_is_pending_until_it_is_finished(dsn: str) -> None:
+    key = SequenceKey("local", "s", "e" * 32)
+    heard = Heard(epoch="e" * 32, seq=3, sent_at=1, received_at=2)
+    first = opened(dsn)
+    assert first.pending_flush(INTENT.wal) is None
+    first.begin_flush(INTENT)
+    first.close()
+    second = opened(dsn)
+    assert second.pending_flush(INTENT.wal) == INTENT
+    assert second.pending_flush("other") is None
+    state = SenderState(cluster="local", sender="s", heard=heard)
+    second.finish_flush(INTENT, {key: ((1, 3),)}, [state])
+    second.finish_flush(INTENT, {key: ((1, 4),)}, [state])
+    second.close()
+    third = opened(dsn)
+    assert third.pending_flush(INTENT.wal) is None
+    assert third.sequences() == {key: ((1, 4),)}
+    assert third.senders() == (state,)
+    third.close()
+
+
+def test_hundreds_of_machines_are_saved_together(dsn: str) -> None:
+    first = opened(dsn)
+    machines = [Machine(name=f"n{n}", machine_id=f"{n:032x}", boot_id=f"b{n}") for n in range(1200)]
+    ids = [first.match("local", "s", machine, NOW).id for machine in machines]
+    first.begin_flush(INTENT)
+    first.close()
+    assert len(set(ids)) == len(machines)
+    again = opened(dsn)
+    assert [again.match("local", "s", machine, NOW).id for machine in machines] == ids
+    again.close()
