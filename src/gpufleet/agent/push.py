@@ -6,7 +6,6 @@ that one bad batch costs itself and not the ones behind it.
 """
 
 import asyncio
-import email.utils
 import logging
 import random
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from datetime import UTC, datetime
 import aiohttp
 
 from gpufleet import __version__
+from gpufleet.agent.backoff import parse_retry_after, retry_delay
 from gpufleet.agent.refused import Refused
 from gpufleet.agent.stats import SendStats
 from gpufleet.codecs.batch import CONTENT_TYPE
@@ -24,12 +24,12 @@ from gpufleet.spool import Spool
 
 log = logging.getLogger(__name__)
 
-FIRST_DELAY_SECONDS = 1.0
-MAX_DELAY_SECONDS = 60.0
-MAX_RETRY_AFTER_SECONDS = 3600.0
 READ_RECORDS = 64
 READ_BYTES = 16 << 20
 ANSWER_BYTES = 64 << 10
+
+NOT_DURABLE_SECONDS = 0.05
+"""Pause for a record that is in the queue and not on the disk yet."""
 
 _LATER = frozenset({401, 404, 405, 407, 408, 425, 429})
 
@@ -78,11 +78,13 @@ class Pusher:
                 try:
                     await self._post_all(session)
                 except _NotNowError as error:
-                    await asyncio.sleep(self._delay(error))
+                    await asyncio.sleep(retry_delay(self._failures, error.retry_after, self._jitter()))
                     continue
                 self._new.clear()
                 if self._queue.depth.records == 0:
                     await self._new.wait()
+                else:
+                    await asyncio.sleep(NOT_DURABLE_SECONDS)
 
     async def flush(self) -> None:
         """Post what waits, once; what the hub does not take stays on disk."""
@@ -115,7 +117,7 @@ class Pusher:
         try:
             async with session.post(self._url, data=body, allow_redirects=False) as answer:
                 status = answer.status
-                retry_after = _seconds(answer.headers.get("Retry-After", ""))
+                retry_after = parse_retry_after(answer.headers.get("Retry-After", ""), datetime.now(UTC))
                 words = (await answer.content.read(ANSWER_BYTES)).decode("utf-8", "replace").strip()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -152,21 +154,3 @@ class Pusher:
         self._stats.failures += 1
         self._stats.last_error = words
         self._failures += 1
-
-    def _delay(self, error: _NotNowError) -> float:
-        """Return seconds to wait: doubled each time, spread over its upper half, never below Retry-After."""
-        ceiling = min(MAX_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2.0 ** min(self._failures - 1, 10))
-        delay = ceiling * (0.5 + 0.5 * self._jitter())
-        return delay if error.retry_after is None else max(delay, error.retry_after)
-
-
-def _seconds(retry_after: str) -> float | None:
-    """Read a Retry-After header (RFC 9110, 10.2.3): seconds or a date; None for neither."""
-    if retry_after.isascii() and retry_after.isdigit():
-        return min(float(retry_after), MAX_RETRY_AFTER_SECONDS)
-    try:
-        at = email.utils.parsedate_to_datetime(retry_after)
-    except ValueError:
-        return None
-    until = (at if at.tzinfo else at.replace(tzinfo=UTC)) - datetime.now(UTC)
-    return min(max(0.0, until.total_seconds()), MAX_RETRY_AFTER_SECONDS)

@@ -1,0 +1,33 @@
+"""How long to wait before asking again. Pure."""
+
+import datetime as dt
+import email.utils
+
+FIRST_SECONDS = 1.0
+MAX_SECONDS = 60.0
+MAX_RETRY_AFTER_SECONDS = 3600.0
+"""A server that asks for more patience than this is asked again all the same."""
+
+
+def retry_delay(failures: int, retry_after: float | None, jitter: float) -> float:
+    """Return seconds to wait: doubled with each failure in a row, never less than the server asked for.
+
+    Args:
+        failures: in a row, 1 or more.
+        retry_after: what the server asked for, or None.
+        jitter: from 0 to 1, spreads the delay over its upper half, so that a fleet does not return as one.
+    """
+    ceiling = min(MAX_SECONDS, FIRST_SECONDS * 2.0 ** min(failures - 1, 30))
+    delay = ceiling * (0.5 + 0.5 * jitter)
+    return delay if retry_after is None else max(delay, min(retry_after, MAX_RETRY_AFTER_SECONDS))
+
+
+def parse_retry_after(header: str, now: dt.datetime) -> float | None:
+    """Read a Retry-After header (RFC 9110, 10.2.3): seconds or a date; None for neither."""
+    if header.isascii() and header.isdigit():
+        return min(float(header[:10]), MAX_RETRY_AFTER_SECONDS)
+    try:
+        at = email.utils.parsedate_to_datetime(header)
+    except ValueError:
+        return None
+    return max(0.0, ((at if at.tzinfo else at.replace(tzinfo=dt.UTC)) - now).total_seconds())

@@ -1,0 +1,72 @@
+"""What is new since the batch before."""
+
+from gpufleet.agent.assemble import assemble
+from gpufleet.agent.batches import Pending
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.batch import MachineReport
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event
+from gpufleet.model.machine import Machine
+from gpufleet.model.round import Round
+from tests.support.passes import World, function, gpu
+
+
+def take(pending: Pending, world: World) -> MachineReport:
+    now = world.clock.now_ns()
+    snapshot = assemble(world.state, now=world.clock.monotonic(), now_ns=now, capabilities={})
+    return pending.take(snapshot, now)
+
+
+def test_a_pass_travels_once_with_its_events_and_status() -> None:
+    world = World({"host": (Lane.SLOW,), "nvml": (Lane.FAST,)})
+    pending = Pending()
+    assert not pending
+    sample = world.sample("nvml", Lane.FAST, gpu(0), {"gpu_power_watts": 1.0})
+    event = Event(view=gpu(0), kind="hang_started", at=1)
+    outcome = world.outcome("nvml", Lane.FAST, Round(samples=(sample,), events=(event,)))
+    world.state.apply(outcome)
+    pending.add(outcome)
+    assert pending
+    report = take(pending, world)
+    assert report.machine == Machine(name="from-config")
+    assert (report.samples, report.events, report.readers) == ((sample,), (event,), (outcome.status,))
+    assert report.inventory is None
+    assert not pending
+    assert take(pending, world).samples == ()
+
+
+def test_of_several_passes_every_sample_and_the_newest_status_travel() -> None:
+    world = World({"nvml": (Lane.FAST,)})
+    pending = Pending()
+    for watts in (1.0, 2.0):
+        world.clock.advance(10)
+        pending.add(
+            world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), {"gpu_power_watts": watts}))
+        )
+    pending.add(world.failed("nvml", Lane.FAST, Absent(Reason.TIMEOUT, "slow")))
+    report = take(pending, world)
+    assert [sample.values["gpu_power_watts"] for sample in report.samples] == [1.0, 2.0]
+    assert [status.last_error for status in report.readers] == ["slow"]
+
+
+def test_gpus_that_only_the_bus_shows_are_told_with_each_inventory_and_when_the_reason_changes() -> None:
+    world = World({"host": (Lane.SLOW,), "nvml": (Lane.FAST,)})
+    pending = Pending()
+    pending.add(world.failed("nvml", Lane.FAST, Absent(Reason.NO_DRIVER, "Driver Not Loaded")))
+    pending.add(world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"),)))
+    first = take(pending, world)
+    assert first.inventory == (function(0, "nvidia"),)
+    assert [set(sample.values.values()) for sample in first.samples] == [
+        {Absent(Reason.NO_DRIVER, "Driver Not Loaded")}
+    ]
+    world.clock.advance(10)
+    pending.add(world.failed("nvml", Lane.FAST, Absent(Reason.NO_DRIVER, "Driver Not Loaded")))
+    assert take(pending, world).samples == ()
+    world.clock.advance(10)
+    pending.add(world.failed("nvml", Lane.FAST, Absent(Reason.DRIVER_MISMATCH, "versions differ")))
+    (changed,) = take(pending, world).samples
+    assert changed.measured_at == world.clock.now_ns()
+    assert set(changed.values.values()) == {Absent(Reason.DRIVER_MISMATCH, "versions differ")}
+    world.clock.advance(40)
+    pending.add(world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"),)))
+    assert len(take(pending, world).samples) == 1
