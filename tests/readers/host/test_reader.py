@@ -48,6 +48,19 @@ class TestFailures:
         assert sum(isinstance(value, Absent) for value in received.values()) == 1
         assert len(got.errors) == 1
 
+    async def test_a_folder_that_cannot_be_listed_is_a_failure(self, root: Path) -> None:
+        class Closed:
+            async def fetch(self, plan: FetchPlan) -> Fetched:
+                fetched = await LocalFiles(root).fetch(
+                    FetchPlan(files=tuple(f for f in plan.files if "/net/" not in f))
+                )
+                fetched.errors.update({path: "EACCES" for path in plan.files if "/net/*" in path})
+                return fetched
+
+        got = await HostReader(Closed(), FixedClock()).read(Lane.FAST)
+        assert got.errors == ("/sys/class/net/: EACCES", "/sys/class/infiniband/: EACCES")
+        assert dims(got.samples[0], "host_network_up") == {}
+
     async def test_many_failures_are_counted(self, root: Path) -> None:
         broken = list((root / "sys/class/net").glob("*/statistics/*"))
         for path in broken:

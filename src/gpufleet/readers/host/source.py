@@ -29,6 +29,9 @@ class Source:
     def __init__(self, fetched: Fetched) -> None:
         self.fetched = fetched
         self._errors: dict[str, None] = {}
+        for path, name in fetched.errors.items():
+            if "*" in path:  # a folder that could not be listed: nobody will ask for what is in it
+                self.fail(f"{path.partition('*')[0]}: {name}")
 
     @property
     def errors(self) -> tuple[str, ...]:
