@@ -2,7 +2,7 @@
 
 import itertools
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import decode, encode
@@ -56,7 +56,7 @@ SAMPLES = st.builds(
     dims=st.lists(st.one_of(DIMS), max_size=4, unique_by=lambda d: (d.metric, d.labels)).map(tuple),
     provenance=st.sampled_from(Provenance),
     driver_session=st.integers(0, 2**63 - 1),
-)
+).filter(lambda sample: sample.values or sample.dims)
 
 
 def key(sample: Sample) -> tuple[str, str, str]:
@@ -66,7 +66,12 @@ def key(sample: Sample) -> tuple[str, str, str]:
 numbers = itertools.count(1)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=15,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(
     st.lists(
         st.lists(SAMPLES, min_size=1, max_size=4),

@@ -28,6 +28,12 @@ SESSION_SETTINGS = {
     "max_memory_usage": 2_000_000_000,
 }
 
+ENGINE_OPTIONS = {
+    "max_server_memory_usage": 4_000_000_000,  # the engine's own default is nine tenths of the machine
+    "mark_cache_size": 268_435_456,
+}
+"""Bounds of an embedded engine, bytes: a statement that would pass them fails, the process stays."""
+
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -156,7 +162,9 @@ def connector(dsn: Dsn) -> Callable[[], Handle]:
     library = importlib.import_module("clickhouse_connect")
 
     def connect() -> Handle:
-        return library.get_client(dsn=dsn.url, settings=SESSION_SETTINGS)
+        if dsn.path is None:
+            return library.get_client(dsn=dsn.url, settings=SESSION_SETTINGS)
+        return library.get_client(dsn=dsn.url, settings=SESSION_SETTINGS, chdb_options=ENGINE_OPTIONS)
 
     return connect
 

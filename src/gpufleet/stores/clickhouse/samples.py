@@ -6,12 +6,14 @@ from itertools import chain
 from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
 from gpufleet.model.errors import StoreError
 from gpufleet.model.stored import Accepted
-from gpufleet.model.wire import Cell, SampleBlock
+from gpufleet.model.wire import Cell, SampleBlock, WireBatch
 from gpufleet.stores.clickhouse.columns import Coded, Columns, Ragged
 from gpufleet.stores.clickhouse.sets import EMPTY, Known, Subject, info_set_id
 
 InfoRow = tuple[Subject, int, int, int, list[tuple[str, str]]]
 """(cluster, machine, view, reader, lane), set id, since, received_at, (metric, text) pairs."""
+
+_Place = tuple[str, str, int, int, int]
 
 MACHINE_ITSELF = ""
 """What stands in the column `view` of a row about the machine."""
@@ -45,6 +47,35 @@ def batch_codes(accepted: Accepted, machines: Coded, views: Coded) -> tuple[list
     return machine_codes, [*view_codes, views.number(MACHINE_ITSELF)]
 
 
+def bare_blocks(batch: WireBatch) -> list[SampleBlock]:
+    """Return rows without values for samples of which the batch has nothing but values with dimensions.
+
+    The wire has no row of its own for such a sample; `latest` needs one to find its dimensions by.
+    """
+    if not batch.dims:
+        return []
+    present: set[_Place] = set()
+    for block in batch.samples:
+        shared = (block.reader, block.lane)
+        present.update((*shared, *row) for row in zip(block.machine, block.view, block.measured_at, strict=True))
+    bare: dict[tuple[str, str, str], SampleBlock] = {}
+    for dim in batch.dims:
+        rows = zip(dim.machine, dim.view, dim.measured_at, dim.driver_session, strict=True)
+        for machine, view, measured_at, session in dict.fromkeys(rows):
+            place = (dim.reader, dim.lane, machine, view, measured_at)
+            if place in present:
+                continue
+            present.add(place)
+            shared_by = (dim.reader, dim.lane, dim.provenance)
+            found = bare.setdefault(shared_by, SampleBlock(*shared_by, [], [], [], [], [], [], []))
+            found.machine.append(machine)
+            found.view.append(view)
+            found.measured_at.append(measured_at)
+            found.driver_session.append(session)
+            found.absence.append(-1)
+    return list(bare.values())
+
+
 class SampleRows:
     """Gathers sample blocks of many batches."""
 
@@ -69,7 +100,7 @@ class SampleRows:
         texts = self._texts
         machine_codes, view_codes = batch_codes(accepted, texts["machine"], texts["view"])
         absences = [*absence_ids, EMPTY]
-        for block in batch.samples:
+        for block in (*batch.samples, *bare_blocks(batch)):
             count = len(block.measured_at)
             texts["cluster"].repeat(batch.cluster, count)
             texts["machine"].rows.extend(map(machine_codes.__getitem__, block.machine))

@@ -1,0 +1,64 @@
+"""What a DSN may be, and what is said where a store cannot be opened."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.errors import StoreError
+from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.client import parse_dsn
+from gpufleet.stores.clickhouse.schema import Engine
+
+
+def test_a_folder() -> None:
+    dsn = parse_dsn("chdb:///var/lib/gpufleet/hub/store")
+    assert dsn.path == Path("/var/lib/gpufleet/hub/store")
+    assert dsn.engine is Engine.PLAIN
+
+
+@pytest.mark.parametrize(("suffix", "engine"), [("", Engine.PLAIN), ("?replicated=1", Engine.REPLICATED)])
+def test_a_server_is_shown_without_its_password(suffix: str, engine: Engine) -> None:
+    dsn = parse_dsn(f"clickhouse://user:secret@db.example:8123/fleet{suffix}")
+    assert dsn.url == "clickhouse://user:secret@db.example:8123/fleet"
+    assert dsn.path is None
+    assert dsn.engine is engine
+    assert dsn.shown == "clickhouse://db.example:8123/fleet"
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "",
+        "chdb://relative/path",
+        "chdb://",
+        "chdb:///",
+        "chdb:///x?y=1",
+        "sqlite:///x",
+        "clickhouse://u:secret@/db",
+        "clickhouse://u:secret@host:8123",
+        "clickhouse://u:secret@host:many/db",
+        "clickhouse://u:secret@host/db?replicated=maybe",
+        "clickhouse://u:secret@host/db?other=1",
+    ],
+)
+def test_a_wrong_dsn_is_refused_without_showing_a_password(dsn: str) -> None:
+    with pytest.raises(StoreError) as caught:
+        ClickHouseStore.open(dsn)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_does_not_answer() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: a connection is refused
+        port = taken.getsockname()[1]
+        with pytest.raises(StoreError, match=f"127.0.0.1:{port}/db") as caught:
+            ClickHouseStore.open(f"clickhouse://user:secret@127.0.0.1:{port}/db")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"gpufleet\.lock"):
+        ClickHouseStore.open(f"chdb://{tmp_path}/file{os.sep}db")
