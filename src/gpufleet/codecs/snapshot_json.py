@@ -47,7 +47,7 @@ def decode_snapshot(document: bytes) -> Snapshot:
     except msgspec.ValidationError as error:
         reason, _, path = str(error).partition(" - at ")
         raise WireError(path.strip("`"), reason) from error
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError("", f"not JSON: {error}") from error
 
 

@@ -1,0 +1,57 @@
+"""The snapshot as CSV, JSON and a screen."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+from gpufleet.exporters.csv import COLUMNS, CsvExporter
+from gpufleet.exporters.json import JsonExporter
+from gpufleet.exporters.table import TableExporter
+from gpufleet.exporters.words import bytes_words, hertz_words, percent_words, seconds_words, value_words
+from tests.support.golden import check_golden
+from tests.support.snapshots import example_snapshot
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def test_csv_has_a_row_for_every_reading_and_survives_odd_names() -> None:
+    snapshot = example_snapshot()
+    page = CsvExporter().render(snapshot)
+    check_golden(GOLDEN / "snapshot.csv", page)
+    rows = list(csv.DictReader(io.StringIO(page.decode(), newline="")))
+    assert tuple(rows[0]) == COLUMNS
+    expected = sum(len(device.readings) + len(device.dimensions) for device in snapshot.devices)
+    assert len(rows) == expected + len(snapshot.host.readings) + len(snapshot.host.dimensions)
+    assert {row["node"] for row in rows} == {'no"de\\17\n'}
+    assert all((row["value"] == "") == (row["absent"] != "") for row in rows)
+
+
+def test_json_is_one_line_and_golden() -> None:
+    page = JsonExporter().render(example_snapshot())
+    assert page.count(b"\n") == 1
+    check_golden(GOLDEN / "snapshot.json", json.dumps(json.loads(page), indent=1).encode() + b"\n")
+
+
+def test_the_screen_is_golden() -> None:
+    page = TableExporter(width=140).render(example_snapshot())
+    check_golden(GOLDEN / "table.txt", page)
+    assert b"\x1b" not in page
+
+
+def test_the_screen_is_coloured_on_a_terminal() -> None:
+    assert b"\x1b[" in TableExporter(width=140, colour=True).render(example_snapshot())
+
+
+def test_values_are_written_as_people_do() -> None:
+    assert [bytes_words(value) for value in (0, 999, 1024, 2**30, 143_771 * 2**20)] == [
+        "0 B", "999 B", "1 KiB", "1 GiB", "140 GiB",
+    ]  # fmt: skip
+    assert [percent_words(value) for value in (0, 0.001, 0.5, 1)] == ["0 %", "0.1 %", "50 %", "100 %"]
+    assert [seconds_words(value) for value in (0.0021, 3.14159, 300, 7300, 10 * 86400)] == [
+        "2.1 ms", "3.14 s", "5 min", "2 h", "10 days",
+    ]  # fmt: skip
+    assert hertz_words(1_980_000_000) == "1.98 GHz"
+    assert value_words("gpu_performance_state", 0) == "0"
+    assert value_words("gpu_state", "ok") == "ok"
+    assert value_words("host_load_1m", 0.123456789) == "0.123457"

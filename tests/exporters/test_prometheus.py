@@ -1,0 +1,113 @@
+"""The metrics page: golden, legal for strict parsers, and truthful."""
+
+import math
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpufleet.agent.stats import AgentStats, LaneStats, QueueStats, SendStats
+from gpufleet.exporters.agent_stats import render_agent_page
+from gpufleet.exporters.exposition import Page, labelled, number
+from gpufleet.exporters.prometheus import PrometheusExporter
+from gpufleet.model.catalogue import CATALOGUE, MetricKind
+from tests.support.golden import check_golden
+from tests.support.snapshots import example_snapshot
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def agent_page() -> bytes:
+    stats = AgentStats(
+        started_at=1_767_225_600_000_000_000,
+        lanes={("host", "fast"): LaneStats(passes=3, failures=1)},
+        send=SendStats(batches=5, acknowledged=4, last_success=1_767_225_601_500_000_000),
+        queue=QueueStats(records=1, bytes=700),
+    )
+    return render_agent_page(example_snapshot(), stats)
+
+
+def series(page: bytes) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
+    """Parse with the reference parser; fails on a series that is there twice."""
+    found: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
+    for family in text_string_to_metric_families(page.decode()):
+        assert family.documentation
+        for sample in family.samples:
+            labels = frozenset(sample.labels.items())
+            assert labels not in found.setdefault(sample.name, {}), (sample.name, labels)
+            found[sample.name][labels] = sample.value
+    return found
+
+
+def of(page: bytes, family: str, /, **labels: str) -> list[float]:
+    return [value for known, value in series(page).get(family, {}).items() if labels.items() <= dict(known).items()]
+
+
+def test_the_page_is_the_golden_one() -> None:
+    check_golden(GOLDEN / "metrics.txt", agent_page())
+
+
+@pytest.mark.system
+def test_promtool_finds_nothing_to_say(peer: Callable[[str], Path]) -> None:
+    done = subprocess.run([peer("promtool"), "check", "metrics"], input=agent_page(), capture_output=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, b"")
+
+
+def test_a_value_is_a_series_and_an_absence_is_none_but_says_why() -> None:
+    page = PrometheusExporter().render(example_snapshot())
+    assert of(page, "gpufleet_gpu_power_watts") == [312.5]
+    assert of(page, "gpufleet_gpu_utilization_ratio") == [0.0]
+    uuid = "GPU-00000001-0000"
+    assert of(page, "gpufleet_reading_absent", metric="gpu_power_watts", reason="timeout", uuid=uuid) == [1.0]
+    vfio = of(page, "gpufleet_reading_absent", metric="gpu_power_watts", reason="bound_to_vfio", side="pci_only")
+    assert vfio == [1.0]
+    network = "host_network_speed_bytes_per_second"
+    assert of(page, "gpufleet_reading_absent", metric=network, reason="no_data", dim_interface="lo") == [1.0]
+    assert of(page, "gpufleet_reading_absent", dim_reason="hw_slowdown", reason="not_supported") == [1.0]
+
+
+def test_a_state_has_a_series_for_each_name() -> None:
+    page = PrometheusExporter().render(example_snapshot())
+    states = CATALOGUE["gpu_state"].states
+    for uuid, inside in (("GPU-00000000-0000", "ok"), ("GPU-00000001-0000", "hung")):
+        for state in states:
+            assert of(page, "gpufleet_gpu_state", uuid=uuid, state=state) == [float(state == inside)]
+
+
+def test_texts_are_labels_of_info_series_and_every_device_has_one() -> None:
+    page = PrometheusExporter().render(example_snapshot())
+    assert of(page, "gpufleet_gpu_info", serial="165", name="NVIDIA H200", kind="gpu") == [1.0]
+    assert len(of(page, "gpufleet_gpu_info")) == 4
+    assert of(page, "gpufleet_host_info", nvidia_driver_version="580.95.05") == [1.0]
+
+
+def test_integers_keep_every_digit() -> None:
+    text = PrometheusExporter().render(example_snapshot()).decode()
+    assert " 9223372036854775807\n" in text
+    assert " 1152921504606846977\n" in text
+
+
+def test_no_catalogue_name_breaks_the_rules_for_counters() -> None:
+    for metric in CATALOGUE.values():
+        assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total"), metric.name
+
+
+@given(st.text(max_size=40))
+def test_any_text_whatever_can_be_a_label(value: str) -> None:
+    page = Page()
+    page.declare("x", "gauge", "a\\b\nc")
+    page.add("x", labelled({"label": value, "other": "y"}), 1)
+    (family,) = text_string_to_metric_families(page.encode().decode())
+    (sample,) = family.samples
+    assert sample.labels == {"label": value.encode("utf-8", "replace").decode(), "other": "y"}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(math.nan, "NaN"), (math.inf, "+Inf"), (-math.inf, "-Inf"), (1, "1"), (0.1, "0.1")]
+)
+def test_numbers_are_written_as_the_format_says(value: float, text: str) -> None:
+    assert number(value) == text

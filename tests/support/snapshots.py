@@ -1,0 +1,78 @@
+"""A snapshot with every kind of reading, the same on every day."""
+
+from gpufleet.agent.assemble import assemble
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import DimValue
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.view import Side, View, ViewKind
+from tests.support.passes import World, function, gpu
+
+ALL = (Lane.STATIC, Lane.SLOW, Lane.FAST)
+
+
+def example_snapshot() -> Snapshot:
+    """Two GPUs, one of them hung, a MIG device without UUID, one GPU at a guest; odd names and large counters."""
+    world = World({"host": ALL, "nvml": ALL})
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, instance="1/0", parent=gpu(0).key, pci_address=gpu(0).pci_address)
+    world.passed(
+        "host",
+        Lane.STATIC,
+        world.sample(
+            "host",
+            Lane.STATIC,
+            None,
+            {"host_hostname": 'no"de\\17\n', "host_system_uuid": Absent(Reason.NOT_PERMITTED, "needs root")},
+        ),
+        machine=Machine(name='no"de\\17\n', machine_id="a" * 32),
+    )
+    slow = (
+        DimValue("host_filesystem_size_bytes", ("/mnt/a;b,c", "/dev/sda1", "ext4"), 2**60 + 1),
+        DimValue("host_filesystem_available_bytes", ("/mnt/a;b,c", "/dev/sda1", "ext4"), 2**59),
+        DimValue("host_service_state", ("nvidia-fabricmanager",), "failed"),
+    )
+    inventory = (function(0, "nvidia"), function(1, "nvidia"), function(9, "vfio-pci"))
+    world.passed("host", Lane.SLOW, world.sample("host", Lane.SLOW, None, {}, slow), inventory=inventory)
+    fast = (
+        DimValue("host_network_receive_bytes_total", ("eth0", "physical"), 2**63 - 1),
+        DimValue("host_network_speed_bytes_per_second", ("lo", "loopback"), Absent(Reason.NO_DATA, "no link")),
+        DimValue("host_pressure_ratio", ("cpu", "some", "10s"), 0.25),
+    )
+    host = {"host_cpu_utilization_ratio": 0.5, "host_load_1m": 1e-05, "host_cpus": 2}
+    memory = {"host_memory_total_bytes": 2**34, "host_memory_available_bytes": 2**33}
+    world.passed("host", Lane.FAST, world.sample("host", Lane.FAST, None, {**host, **memory}, fast))
+    names = [
+        world.sample("nvml", Lane.STATIC, gpu(0), {"gpu_name": "NVIDIA H200", "gpu_serial": "165"}),
+        world.sample(
+            "nvml", Lane.STATIC, gpu(1), {"gpu_name": "NVIDIA H200", "gpu_serial": Absent(Reason.TIMEOUT, "x")}
+        ),
+        world.sample("nvml", Lane.STATIC, None, {"nvidia_driver_version": "580.95.05"}),
+    ]
+    world.passed("nvml", Lane.STATIC, *names)
+    world.passed("nvml", Lane.SLOW, world.sample("nvml", Lane.SLOW, gpu(0), {"gpu_recovery_action": "none"}))
+    readings: dict[str, int | float | str] = {
+        "gpu_utilization_ratio": 0.0,
+        "gpu_memory_used_bytes": 2**30,
+        "gpu_memory_total_bytes": 2**37,
+        "gpu_power_watts": 312.5,
+        "gpu_energy_joules_total": 1234567.25,
+        "gpu_state": "ok",
+    }
+    active = (
+        DimValue("gpu_clock_event_active", ("sw_power_cap",), 1),
+        DimValue("gpu_clock_event_active", ("hw_slowdown",), Absent(Reason.NOT_SUPPORTED, "n")),
+    )
+    hung = dict.fromkeys(readings, Absent(Reason.TIMEOUT, "nvmlDeviceGetTemperatureV"))
+    world.passed(
+        "nvml",
+        Lane.FAST,
+        world.sample("nvml", Lane.FAST, gpu(0), readings, active),
+        world.sample("nvml", Lane.FAST, gpu(1), {**hung, "gpu_state": "hung"}),
+        world.sample("nvml", Lane.FAST, mig, {"gpu_memory_used_bytes": 5}),
+        errors=("gpu/GPU-00000001-0000: hung in nvmlDeviceGetTemperatureV",),
+    )
+    world.clock.advance(1)
+    return assemble(
+        world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={"push": "available"}
+    )
