@@ -10,8 +10,7 @@ from gpufleet.readers.nvml.protocol import AttachedRecord
 OK, LOST, RESET_REQUIRED, HUNG, UNREADABLE = "ok", "lost", "reset_required", "hung", "unreadable"
 """States of the catalogue's row `gpu_state`."""
 
-_BEGINS = {LOST: "gpu_lost", RESET_REQUIRED: "gpu_reset_required", HUNG: "hang_started"}
-_ENDS = {LOST: "gpu_recovered", RESET_REQUIRED: "gpu_recovered", HUNG: "hang_ended"}
+_SICK = {LOST: "gpu_lost", RESET_REQUIRED: "gpu_reset_required"}
 
 
 class Identity(NamedTuple):
@@ -27,6 +26,7 @@ class Devices:
     def __init__(self) -> None:
         self._known: dict[str, Identity] = {}  # by PCI address, else by UUID: every device of the last rounds
         self._states: dict[str, str] = {}  # by view key
+        self._sick: set[str] = set()  # view keys that were lost, or need a reset, and were not well since
 
     def identify(self, count: int, attached: Mapping[int, AttachedRecord]) -> dict[int, Identity]:
         """Return index to identity for every device that can be named.
@@ -48,24 +48,23 @@ class Devices:
 
     def change(self, view: View, state: str, at: int, call: str) -> list[Event]:
         """Note the state a device is in now; return the events that this is."""
-        before = self._states.get(view.key, OK)
-        self._states[view.key] = state
-        if before == state:
-            return []
-        kinds = [kind for kind in (_ENDS.get(before), _BEGINS.get(state)) if kind]
-        if state not in (OK, HUNG) and before in (LOST, RESET_REQUIRED):
-            kinds = kinds[1:]  # from one sickness to the next is no recovery
+        key, before = view.key, self._states.get(view.key, OK)
+        self._states[key] = state
+        kinds = []
+        if before != state and HUNG in (before, state):
+            kinds.append("hang_started" if state == HUNG else "hang_ended")
+        if state in _SICK and before != state:
+            self._sick.add(key)
+            kinds.append(_SICK[state])
+        elif state == OK and key in self._sick:
+            self._sick.remove(key)
+            kinds.append("gpu_recovered")
         attributes = {"call": call} if call else {}
         return [Event(view=view, kind=kind, at=at, attributes=attributes) for kind in kinds]
 
     def state_of(self, view: View) -> str:
         """Return the state it was in last."""
         return self._states.get(view.key, OK)
-
-    @property
-    def any_sick(self) -> bool:
-        """Tell whether a device was lost or needed a reset when last asked."""
-        return any(state in (LOST, RESET_REQUIRED) for state in self._states.values())
 
     def _identity_of(self, record: AttachedRecord) -> Identity | None:
         pci = address_of(record.pci)

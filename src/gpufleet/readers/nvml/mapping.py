@@ -71,11 +71,13 @@ def _mega(value: protocol.Value) -> Value:
 
 
 def _text(value: protocol.Value) -> Value | None:
-    return str(value).strip() or None
+    return (str(value).strip() or None) if isinstance(value, str | int) else None
 
 
 def _capability(value: protocol.Value) -> Value | None:
-    return ".".join(str(part) for part in value) if isinstance(value, list) else None
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(part, int) for part in value):
+        return f"{value[0]}.{value[1]}"
+    return None
 
 
 _ARCHITECTURES = {

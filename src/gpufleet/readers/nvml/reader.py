@@ -10,6 +10,7 @@ from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import View
 from gpufleet.ports import Round
 from gpufleet.readers.nvml import devices, machine
+from gpufleet.readers.nvml.calls import PCI_INFO
 from gpufleet.readers.nvml.devices import Devices, Identity, view_of
 from gpufleet.readers.nvml.mapping import absent_device, map_device
 from gpufleet.readers.nvml.parse import absence_of, label_of
@@ -52,6 +53,7 @@ class NvmlReader:
         self._root = root
         self._watch = Watch(limits or Limits(), environment, root)
         self._devices = Devices()
+        self._some_sick = False
 
     @property
     def name(self) -> str:
@@ -71,14 +73,14 @@ class NvmlReader:
     async def read(self, lane: Lane) -> Round:
         """Make one pass of one lane.
 
-        The static lane attaches every device anew, and starts NVML anew if a device was lost before: a
-        recovered GPU comes back by itself.
+        The static lane attaches every device anew, and starts NVML anew if a device could not be read as a
+        whole before: a recovered GPU comes back by itself.
 
         Raises:
             ReaderError: without library, driver, devices or access, when the versions of library and driver
                 differ, when the driver hangs as a whole, or when the child died; with the driver's own words.
         """
-        if lane is Lane.STATIC and self._devices.any_sick:
+        if lane is Lane.STATIC and self._some_sick:
             await self._watch.renew()
         try:
             answers = await self._watch.ask(lane.value)
@@ -98,6 +100,7 @@ class NvmlReader:
         samples: list[Sample] = []
         events: list[Event] = []
         errors: list[str] = []
+        self._some_sick = not answers.hung and any(record.code for record in answers.devices.values())
         for index in range(answers.session.count):
             found = self._device(answers, index, lane)
             identity = identities.get(index)
@@ -151,10 +154,10 @@ class NvmlReader:
         """Add what is known without this round's calls: the state, and the address that names the device."""
         if lane is Lane.FAST:
             found.values["gpu_state"] = found.state
-        elif lane is Lane.STATIC:
-            found.values["gpu_pci_address"] = identity.pci or Absent(Reason.NO_DATA, "nvmlDeviceGetPciInfo_v3")
         elif found.state == devices.OK and self._devices.state_of(view) == devices.UNREADABLE:
             found.state = devices.UNREADABLE  # only the fast lane judges that
+        if lane is Lane.STATIC:
+            found.values["gpu_pci_address"] = identity.pci or Absent(Reason.NO_DATA, PCI_INFO)
 
 
 def _anything(record: DeviceRecord) -> bool:

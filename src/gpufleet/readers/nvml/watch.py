@@ -86,7 +86,8 @@ class Watch:
         self._session_since: float | None = None  # a request is out whose session record has not come
         self._started = False  # the child's NVML has come up once
         self._hung_since: float | None = None
-        self._ending_since: float | None = None
+        self._stopping = False  # its input has ended: it should end by itself
+        self._pressed_at: float | None = None  # it was sent SIGTERM
         self._killed = False
         self._failure: Failed | None = None
         self._failures = 0
@@ -103,7 +104,7 @@ class Watch:
         Raises:
             Failed: if there is none to be had.
         """
-        child = self._ready_child()
+        child = await self._ready_child()
         try:
             session = await self._ask_session(child, lane)
             if session.code:
@@ -125,7 +126,7 @@ class Watch:
 
     async def renew(self) -> None:
         """End the child if it answers, so that the next round starts NVML afresh."""
-        if self._child is not None and self._hung_since is None and self._ending_since is None:
+        if self._child is not None and self._hung_since is None and self._pressed_at is None:
             await self._retire(self._child)
 
     async def close(self) -> None:
@@ -143,20 +144,21 @@ class Watch:
                 log.warning("the NVML process %d does not end: it is left behind", child.pid)
         self._drop()
 
-    def _ready_child(self) -> Child:
+    async def _ready_child(self) -> Child:
         """Return a child that can be asked; start one if there is none and it is time for it."""
+        if self._child is not None and self._stopping:
+            await self._retire(self._child)
         child = self._child
         if child is not None and not child.alive:
-            if self._ending_since is None:
-                log.warning("%s", child.how_it_ended())
-            else:
+            if self._pressed_at is not None:
                 self._remember(Failed(self._hung_words(child), hung=True))
+            else:
+                log.warning("%s", child.how_it_ended())
             self._drop()
-            child = None
-        if child is not None and self._ending_since is not None:
+        elif child is not None and self._pressed_at is not None:
             self._press(child)
             raise Failed(self._hung_words(child), hung=True)
-        if child is not None:
+        elif child is not None:
             return child
         if self._failure is not None and time.monotonic() < self._retry_at:
             raise self._failure.with_traceback(None)
@@ -228,23 +230,23 @@ class Watch:
     def _press(self, child: Child) -> None:
         """Push a hanging child towards its end: SIGTERM first, after the grace SIGKILL, once."""
         now = time.monotonic()
-        if self._ending_since is None:
-            self._ending_since = now
+        if self._pressed_at is None:
+            self._pressed_at = now
             log.warning("the NVML process %d hangs in %s: ending it", child.pid, child.inside())
             child.signal(signal.SIGTERM)
-        elif not self._killed and now - self._ending_since >= self._limits.grace:
+        elif not self._killed and now - self._pressed_at >= self._limits.grace:
             self._killed = True
             log.warning("the NVML process %d does not end on SIGTERM: killing it", child.pid)
             child.signal(signal.SIGKILL)
 
     async def _retire(self, child: Child) -> None:
         """Let a child that answers go, so that the next one maps the library afresh."""
-        self._ending_since = time.monotonic()
+        self._stopping = True
         child.stop()
         if await child.wait_end(self._limits.grace):
             self._drop()
         else:
-            self._ending_since = None
+            self._stopping = False
             self._press(child)
 
     def _drop(self) -> None:
@@ -253,8 +255,8 @@ class Watch:
             self._child.release()
         self._child = None
         self._identities = {}
-        self._session_since = self._hung_since = self._ending_since = None
-        self._started = self._killed = False
+        self._session_since = self._hung_since = self._pressed_at = None
+        self._started = self._killed = self._stopping = False
 
     def _remember(self, failure: Failed) -> Failed:
         """Keep a failure: it is the answer until the next start is due."""

@@ -1,0 +1,41 @@
+"""What the tests of the NVML reader share."""
+
+from collections.abc import Callable
+
+from gpufleet.model.absence import Absent
+from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.ports import Round
+from gpufleet.readers.nvml.reader import NvmlReader
+from gpufleet.readers.nvml.watch import Limits
+
+PATIENT = Limits(call=20, init=20, hang=60, grace=10, retry=0)
+"""For tests in which nothing hangs: no deadline that a busy machine could miss."""
+
+HASTY = Limits(call=2.5, init=4, hang=3600, grace=10, retry=0)
+"""For tests in which something hangs and nothing is to be ended for it."""
+
+Start = Callable[..., NvmlReader]
+
+
+def device(round_: Round, index: int) -> Sample:
+    """Return the sample of the GPU at this index."""
+    (found,) = [sample for sample in round_.samples if sample.view is not None and sample.view.index == index]
+    return found
+
+
+def own(round_: Round) -> dict[str, Value | Absent]:
+    """Return the machine's own readings."""
+    (found,) = [sample for sample in round_.samples if sample.view is None]
+    return found.values
+
+
+def dim(sample: Sample, metric: str) -> dict[str, Value | Absent]:
+    """Return label to value of a metric with one dimension."""
+    values: list[DimValue] = [value for value in sample.dims if value.metric == metric]
+    return {value.labels[0]: value.value for value in values}
+
+
+def reasons(sample: Sample) -> set[str]:
+    """Return the reasons of everything absent."""
+    everything = [*sample.values.values(), *(value.value for value in sample.dims)]
+    return {str(value.reason) for value in everything if isinstance(value, Absent)}

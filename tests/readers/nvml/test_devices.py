@@ -1,0 +1,280 @@
+"""One device is not well, or not what the table expects: it costs itself, and says why."""
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from tests.fakes.nvml import scenario as said
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.scenario import Field, Scenario
+from tests.readers.nvml.rig import Start, device, dim, own, reasons
+
+G = "nvmlDeviceGet"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "state", "kind", "words"),
+    [
+        (15, Reason.GPU_LOST, "lost", "gpu_lost", "GPU is lost"),
+        (16, Reason.RESET_REQUIRED, "reset_required", "gpu_reset_required", "GPU requires reset"),
+    ],
+)
+async def test_a_sick_device_is_left_alone_and_keeps_its_name(
+    fake: FakeNvml, start: Start, code: int, reason: Reason, state: str, kind: str, words: str
+) -> None:
+    reader = start(fake)
+    healthy = device(await reader.read(Lane.FAST), 5).view
+    fake.scenario.fault("*", gpu=5, code=code)
+    fake.apply()
+    asked_before = fake.calls()
+
+    round_ = await reader.read(Lane.FAST)
+    sick = device(round_, 5)
+    assert sick.view == healthy
+    assert sick.values.pop("gpu_state") == state
+    assert reasons(sick) == {reason}
+    assert [event.kind for event in round_.events] == [kind]
+    assert round_.events[0].view == healthy
+    assert len(round_.errors) == 1
+    assert words in round_.errors[0]
+    assert sum((fake.calls() - asked_before)[key] for key in fake.calls() if key[1] == 5) == 1
+    assert device(round_, 4).values["gpu_state"] == "ok"
+
+    assert not (await reader.read(Lane.FAST)).events
+    slow = device(await reader.read(Lane.SLOW), 5)
+    assert reasons(slow) == {reason}
+
+    fake.scenario.faults.clear()
+    fake.apply()
+    recovered = await reader.read(Lane.FAST)
+    assert device(recovered, 5).values["gpu_state"] == "ok"
+    assert [event.kind for event in recovered.events] == ["gpu_recovered"]
+
+
+async def test_a_device_lost_halfway_gives_nothing_of_this_round(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.fault(f"{G}PerformanceState", gpu=2, code=15)
+    fake.apply()
+    lost = device(await start(fake).read(Lane.FAST), 2)
+    assert lost.values["gpu_power_watts"] == Absent(Reason.GPU_LOST, f"{G}PerformanceState")
+    assert lost.values["gpu_state"] == "lost"
+    assert (f"{G}CurrPcieLinkWidth", 2) not in fake.calls()
+
+
+async def test_the_static_lane_starts_nvml_anew_after_a_loss(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    fake.scenario.fault("*", gpu=1, code=15)
+    fake.apply()
+    await reader.read(Lane.FAST)
+    pid = reader.child_pid
+    fake.scenario.faults.clear()
+    fake.apply()
+    await reader.read(Lane.STATIC)
+    assert reader.child_pid != pid
+
+
+async def test_one_handle_that_fails_costs_only_itself(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.fault(f"{G}HandleByIndex_v2", gpu=3, code=999)
+    fake.apply()
+    reader = start(fake)
+    round_ = await reader.read(Lane.FAST)
+    indices = [sample.view.index for sample in round_.samples if sample.view]
+    assert indices == [0, 1, 2, 4, 5, 6, 7]  # never named before: no name is made up
+    assert round_.errors == ("the GPU at index 3 cannot be named: nvmlDeviceGetHandleByIndex_v2: Unknown Error",)
+    assert own(round_)["nvidia_devices"] == 8
+
+    fake.scenario.faults.clear()
+    fake.apply()
+    known = device(await reader.read(Lane.FAST), 3).view
+    fake.scenario.fault(f"{G}HandleByIndex_v2", gpu=3, code=999)
+    fake.apply()
+    again = device(await reader.read(Lane.STATIC), 3)
+    assert again.view == known
+    assert again.values["gpu_name"] == Absent(Reason.DRIVER_ERROR, "nvmlDeviceGetHandleByIndex_v2: UNKNOWN")
+
+
+async def test_over_a_restart_a_nameless_device_is_named_by_elimination_only(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    await reader.read(Lane.FAST)
+    await reader.close()
+    fake.scenario.devices[0], fake.scenario.devices[6] = fake.scenario.devices[6], fake.scenario.devices[0]
+    fake.scenario.fault(f"{G}HandleByIndex_v2", gpu=0, code=15)
+    fake.apply()
+    round_ = await reader.read(Lane.FAST)
+    view = device(round_, 0).view
+    assert view is not None
+    assert view.uuid == fake.scenario.devices[0].uuid  # what was index 6, though index 0 was another's
+    await reader.close()
+    fake.scenario.fault(f"{G}HandleByIndex_v2", gpu=1, code=15)
+    fake.apply()
+    two = await reader.read(Lane.FAST)
+    assert [sample.view.index for sample in two.samples if sample.view] == [2, 3, 4, 5, 6, 7]
+    assert len(two.errors) == 2
+
+
+async def test_a_device_that_answers_nothing_is_unreadable(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    await reader.read(Lane.FAST)
+    fake.scenario.fault("*", gpu=6, code=999)
+    fake.apply()
+    round_ = await reader.read(Lane.FAST)
+    assert device(round_, 6).values["gpu_state"] == "unreadable"
+    assert device(round_, 6).values["gpu_power_watts"] == Absent(Reason.DRIVER_ERROR, f"{G}PowerUsage: UNKNOWN")
+    assert device(round_, 7).values["gpu_state"] == "ok"
+    assert round_.errors
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "detail"),
+    [
+        (2, Reason.DRIVER_ERROR, ": INVALID_ARGUMENT"),
+        (3, Reason.NOT_SUPPORTED, ""),
+        (4, Reason.NOT_PERMITTED, ""),
+        (6, Reason.NO_DATA, ""),
+        (10, Reason.TIMEOUT, ""),
+        (13, Reason.NOT_IN_DRIVER, ""),
+        (17, Reason.DRIVER_ERROR, ": OPERATING_SYSTEM"),
+        (25, Reason.NOT_IN_DRIVER, ""),
+        (26, Reason.NOT_SUPPORTED, ""),
+        (27, Reason.NO_DATA, ""),
+        (777, Reason.DRIVER_ERROR, ": a code without a name"),
+        (999, Reason.DRIVER_ERROR, ": UNKNOWN"),
+    ],
+)
+async def test_each_code_of_a_call_has_its_reason(
+    fake: FakeNvml, start: Start, code: int, reason: Reason, detail: str
+) -> None:
+    fake.scenario.fault(f"{G}PowerUsage", gpu=1, code=code)
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert device(round_, 1).values["gpu_power_watts"] == Absent(reason, f"{G}PowerUsage{detail}")
+    assert device(round_, 1).values["gpu_temperature_celsius"] == 32
+    assert device(round_, 1).values["gpu_state"] == "ok"
+
+
+async def test_mig_takes_utilisation_away_and_never_makes_it_zero(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    await reader.read(Lane.FAST)
+    cut, liar = fake.scenario.devices[1], fake.scenario.devices[2]
+    cut.enable_mig()
+    liar.numbers |= {f"{G}MigMode_current": 1, f"{G}UtilizationRates_gpu": 0}
+    fake.apply()
+    round_ = await reader.read(Lane.FAST)
+    forbidden = [m.name for m in CATALOGUE.values() if any(a.reason == "not_in_mig_mode" for a in m.absent_when)]
+    assert len(forbidden) == 6
+    for index in (1, 2):
+        values = device(round_, index).values
+        assert {values[name] for name in forbidden} == {Absent(Reason.NOT_IN_MIG_MODE)}
+        assert isinstance(values["gpu_power_watts"], float)
+    assert device(await reader.read(Lane.SLOW), 1).values["gpu_mig_mode"] == "enabled"
+
+    fake.scenario.devices[1] = said.healthy_h200(1)
+    fake.apply()
+    assert device(await reader.read(Lane.FAST), 1).values["gpu_utilization_ratio"] == 0.51
+
+
+async def test_a_vgpu_guest_does_not_see_the_board(fake: FakeNvml, start: Start) -> None:
+    for each in fake.scenario.devices:
+        each.become_vgpu_guest()
+    fake.apply()
+    reader = start(fake)
+    fast, static = device(await reader.read(Lane.FAST), 1), device(await reader.read(Lane.STATIC), 1)
+    assert fast.values["gpu_power_watts"] == Absent(Reason.NOT_IN_GUEST, f"{G}PowerUsage")
+    assert fast.values["gpu_utilization_ratio"] == 0.51
+    assert set(dim(fast, "gpu_clock_event_active").values()) == {
+        Absent(Reason.NOT_IN_GUEST, f"{G}CurrentClocksThrottleReasons")
+    }
+    assert static.values["gpu_virtualization_mode"] == "vgpu_guest"
+    assert static.values["gpu_serial"] == Absent(Reason.NOT_SUPPORTED, f"{G}Serial")
+
+
+async def test_ecc_off(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[1].disable_ecc()
+    fake.apply()
+    reader = start(fake)
+    fast, static = device(await reader.read(Lane.FAST), 1), device(await reader.read(Lane.STATIC), 1)
+    assert fast.values["gpu_ecc_corrected_errors_total"] == Absent(
+        Reason.NOT_SUPPORTED, f"{G}TotalEccErrors(CORRECTED, VOLATILE)"
+    )
+    assert static.values["gpu_ecc_mode"] == "disabled"
+
+
+async def test_sentinels_and_impossible_values_are_invalid(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[1].numbers |= {
+        f"{G}PowerUsage": 0xFFFFFFFF,
+        f"{G}PcieReplayCounter": 0xFFFFFFFF,
+        f"{G}TotalEnergyConsumption": 2**64 - 1,
+        f"{G}MemoryInfo_used": 2**64 - 1,
+        f"{G}TotalEccErrors_corrected_volatile": 0xFFFFFFFF,  # a 64-bit counter may well reach this
+        f"{G}Temperature": 4000,
+        f"{G}UtilizationRates_gpu": 101,
+        f"{G}PerformanceState": 32,
+    }
+    fake.apply()
+    values = device(await start(fake).read(Lane.FAST), 1).values
+    for metric in ("gpu_power_watts", "gpu_pcie_replays_total", "gpu_energy_joules_total", "gpu_memory_used_bytes",
+                   "gpu_temperature_celsius", "gpu_utilization_ratio", "gpu_performance_state"):  # fmt: skip
+        absent = values[metric]
+        assert isinstance(absent, Absent), metric
+        assert absent.reason is Reason.INVALID_VALUE, metric
+    assert values["gpu_ecc_corrected_errors_total"] == 0xFFFFFFFF
+    assert values["gpu_memory_activity_ratio"] == 0.21
+
+
+async def test_states_without_a_name_are_invalid(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[0].fields[230] = Field(17)
+    fake.scenario.devices[0].numbers |= {f"{G}ComputeMode": 9, f"{G}Architecture": 99}
+    fake.apply()
+    reader = start(fake)
+    slow, static = device(await reader.read(Lane.SLOW), 0), device(await reader.read(Lane.STATIC), 0)
+    assert slow.values["gpu_recovery_action"] == Absent(Reason.INVALID_VALUE, "FI 230: a state without a name")
+    assert static.values["gpu_compute_mode"] == Absent(Reason.INVALID_VALUE, f"{G}ComputeMode: a state without a name")
+    assert static.values["gpu_architecture"] == "unnamed (99)"
+
+
+async def test_fields_have_types_codes_and_a_will_of_their_own(fake: FakeNvml, start: Start) -> None:
+    devices = fake.scenario.devices
+    devices[0].fields |= {82: Field(-5, said.SINT), 186: Field(76_543.0, said.DOUBLE)}
+    devices[1].fields |= {82: Field(code=3), 186: Field(untouched=True)}
+    devices[2].fields |= {82: Field(0), 186: Field(float("nan"), said.DOUBLE)}
+    devices[3].fields |= {82: Field(2**32 - 1), 186: Field(81_000, said.ULONGLONG)}
+    devices[4].fields |= {82: Field(44, said.USHORT), 186: Field(code=999)}
+    fake.apply()
+    reader = start(fake)
+    await reader.read(Lane.FAST)
+    devices[5].fields |= {82: Field(untouched=True)}
+    fake.apply()
+    round_ = await reader.read(Lane.FAST)
+    memory, power = "gpu_memory_temperature_celsius", "gpu_power_instant_watts"
+    assert [(device(round_, i).values[memory], device(round_, i).values[power]) for i in range(6)] == [
+        (-5, 76.543),
+        (Absent(Reason.NOT_SUPPORTED, "FI 82"), Absent(Reason.NOT_REPORTED, "FI 186")),
+        (Absent(Reason.NOT_SUPPORTED, "FI 82"), Absent(Reason.INVALID_VALUE, "FI 186")),
+        (Absent(Reason.INVALID_VALUE, "FI 82"), 81.0),
+        (44, Absent(Reason.DRIVER_ERROR, "FI 186: UNKNOWN")),
+        (Absent(Reason.NOT_REPORTED, "FI 82"), 526.005),
+    ]
+
+
+async def test_a_driver_of_branch_535_lacks_what_came_later(tmp_path: Path, start: Start) -> None:
+    scenario = Scenario.healthy(2)
+    scenario.driver = "535.183.06"
+    reader = start(FakeNvml(tmp_path, scenario, branch=535))
+    fast, slow = device(await reader.read(Lane.FAST), 1), device(await reader.read(Lane.SLOW), 1)
+    assert fast.values["gpu_temperature_celsius"] == 32  # by the older call
+    assert fast.values["gpu_temperature_margin_celsius"] == Absent(
+        Reason.NOT_IN_DRIVER, "nvmlDeviceGetMarginTemperature"
+    )
+    assert fast.values["gpu_power_instant_watts"] == 166.001
+    assert slow.values["gpu_recovery_action"] == Absent(Reason.NOT_IN_DRIVER, "FI 230")
+
+
+async def test_a_driver_older_than_535_still_gives_its_clock_event_reasons(tmp_path: Path, start: Start) -> None:
+    scenario = Scenario.healthy(2)
+    scenario.driver = "525.147.05"
+    fast = device(await start(FakeNvml(tmp_path, scenario, branch=525)).read(Lane.FAST), 1)
+    assert fast.values["gpu_clock_event_reasons_mask"] == 2
+    assert fast.values["gpu_jpeg_utilization_ratio"] == Absent(Reason.NOT_IN_DRIVER, f"{G}JpgUtilization")
+    assert fast.values["gpu_power_instant_watts"] == Absent(Reason.NOT_IN_DRIVER, "FI 186")
+    assert fast.values["gpu_memory_temperature_celsius"] == 42

@@ -1,0 +1,226 @@
+"""Calls that do not come back, and processes that do not end."""
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import ReaderError
+from gpufleet.readers.nvml.reader import NvmlReader
+from gpufleet.readers.nvml.watch import Limits
+from tests.fakes.nvml.driver import FakeNvml
+from tests.readers.nvml.rig import HASTY, Start, device, dim, own, reasons
+from tests.support.waiting import wait_until, wait_until_async
+
+
+def runs(pid: int | None) -> bool:
+    """Tell whether the process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def hung_error(reader: NvmlReader) -> ReaderError:
+    with pytest.raises(ReaderError) as caught:
+        await reader.read(Lane.FAST)
+    assert caught.value.absence is Reason.TIMEOUT
+    return caught.value
+
+
+async def recovers(reader: NvmlReader) -> bool:
+    try:
+        return not (await reader.read(Lane.FAST)).errors
+    except ReaderError:
+        return False
+
+
+async def test_a_gpu_that_hangs_costs_only_itself_and_comes_back(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake, limits=HASTY)
+    known = device(await reader.read(Lane.FAST), 5).view
+    fake.scenario.hang("nvmlDeviceGetPowerUsage", gpu=5)
+    fake.apply()
+
+    round_ = await reader.read(Lane.FAST)
+    hung = device(round_, 5)
+    assert hung.view == known
+    assert hung.values.pop("gpu_state") == "hung"
+    assert set(hung.values.values()) == {Absent(Reason.TIMEOUT, "nvmlDeviceGetPowerUsage")}
+    assert set(dim(hung, "gpu_clock_event_active").values()) == {Absent(Reason.TIMEOUT, "nvmlDeviceGetPowerUsage")}
+    assert [(event.kind, event.attributes) for event in round_.events] == [
+        ("hang_started", {"call": "nvmlDeviceGetPowerUsage"})
+    ]
+    assert round_.errors == (f"{hung.view.key}: hung in nvmlDeviceGetPowerUsage",) if hung.view else False
+    for index in (0, 1, 2, 3, 4, 6, 7):
+        assert device(round_, index).values["gpu_state"] == "ok"
+    assert own(round_)["nvidia_driver_state"] == "ok"
+
+    began = time.monotonic()
+    again = await reader.read(Lane.FAST)
+    assert time.monotonic() - began < HASTY.call  # it is not waited for a second time
+    assert device(again, 5).values["gpu_state"] == "hung"
+    assert device(again, 4).measured_at > device(round_, 4).measured_at
+    assert not again.events
+    assert fake.calls()[("nvmlDeviceGetPowerUsage", 5)] == 2
+
+    fake.scenario.faults.clear()
+    fake.apply()
+    kinds: list[str] = []
+
+    async def answers_again() -> bool:
+        latest = await reader.read(Lane.FAST)
+        kinds.extend(event.kind for event in latest.events)
+        return device(latest, 5).values["gpu_state"] == "ok"
+
+    await wait_until_async(answers_again, what="GPU 5 to answer again")
+    assert kinds == ["hang_ended"]
+
+
+async def test_a_gpu_that_hangs_from_the_start_is_named_once_it_said_who_it_is(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.hang("nvmlDeviceGetName", gpu=2)
+    fake.scenario.hang("nvmlDeviceGetHandleByIndex_v2", gpu=3)
+    fake.apply()
+    round_ = await start(fake, limits=HASTY).read(Lane.STATIC)
+    assert reasons(device(round_, 2)) == {Reason.TIMEOUT}
+    assert device(round_, 2).values["gpu_pci_address"] == "0000:3b:00.0"
+    assert [sample.view.index for sample in round_.samples if sample.view] == [0, 1, 2, 4, 5, 6, 7]
+    assert "the GPU at index 3 cannot be named: hung in nvmlDeviceGetHandleByIndex_v2" in round_.errors
+
+
+async def test_a_start_that_hangs_is_told_and_never_doubled(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.hang("nvmlInitWithFlags")
+    fake.apply()
+    reader = start(fake, limits=HASTY)
+    error = await hung_error(reader)
+    assert str(error) == "the driver does not answer: hung in nvmlInitWithFlags"
+    assert error.round is not None
+    assert own(error.round)["nvidia_driver_state"] == "hung"
+    pid = reader.child_pid
+    for _ in range(3):
+        await hung_error(reader)
+    assert reader.child_pid == pid
+    assert fake.calls()[("nvmlInitWithFlags", -1)] == 1
+
+    fake.scenario.faults.clear()
+    fake.apply()
+    await wait_until_async(lambda: recovers(reader), what="the driver to answer")
+    assert reader.child_pid == pid  # the call came back, and nothing was restarted
+
+
+async def test_a_driver_that_hangs_too_long_is_ended_and_asked_by_a_fresh_process(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake, limits=Limits(call=0.5, init=4, hang=1.0, grace=0.5, retry=0))
+    await reader.read(Lane.FAST)
+    pid = reader.child_pid
+    fake.scenario.hang("*")
+    fake.apply()
+
+    async def ended() -> bool:
+        await hung_error(reader)
+        return not runs(pid)
+
+    await wait_until_async(ended, what="the hanging process to end")
+    fake.scenario.faults.clear()
+    fake.apply()
+    await wait_until_async(lambda: recovers(reader), what="a fresh process to answer")
+    assert reader.child_pid != pid
+
+
+async def test_all_devices_hanging_is_a_hanging_driver(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake, limits=Limits(call=0.5, init=4, hang=1.0, grace=0.5, retry=3600, retry_most=3600))
+    await reader.read(Lane.FAST)
+    pid = reader.child_pid
+    fake.scenario.hang("nvmlDeviceGetPowerUsage")
+    fake.apply()
+    round_ = await reader.read(Lane.FAST)
+    assert own(round_)["nvidia_driver_state"] == "hung"
+    assert {device(round_, index).values["gpu_state"] for index in range(8)} == {"hung"}
+
+    async def ended() -> bool:
+        with contextlib.suppress(ReaderError):
+            await reader.read(Lane.FAST)
+        return not runs(pid)
+
+    await wait_until_async(ended, what="the hanging process to end")
+    error = await hung_error(reader)
+    assert str(error) == "the driver does not answer: hung in nvmlDeviceGetPowerUsage"
+
+
+async def test_while_a_process_that_was_told_to_end_lives_no_other_is_started(fake: FakeNvml, start: Start) -> None:
+    """One that ignores SIGTERM stands in for one that the kernel holds."""
+    fake.scenario.hang("nvmlInitWithFlags", stubborn=True)
+    fake.apply()
+    reader = start(fake, limits=Limits(call=0.3, init=0.5, hang=0.5, grace=3600, retry=0))
+    await hung_error(reader)
+    pid = reader.child_pid
+    assert pid is not None
+    for _ in range(5):
+        await hung_error(reader)
+    assert runs(pid)
+    assert reader.child_pid == pid
+    assert fake.calls()[("nvmlInitWithFlags", -1)] == 1
+    fake.scenario.faults.clear()
+    fake.apply()
+
+
+async def test_sigkill_follows_a_sigterm_that_is_ignored(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.hang("nvmlInitWithFlags", stubborn=True)
+    fake.apply()
+    reader = start(fake, limits=Limits(call=0.3, init=0.5, hang=0.5, grace=0.5, retry=0))
+    await hung_error(reader)
+    pid = reader.child_pid
+
+    async def ended() -> bool:
+        await hung_error(reader)
+        return not runs(pid)
+
+    await wait_until_async(ended, what="the stubborn process to be killed")
+
+
+async def test_a_read_that_is_cancelled_costs_nothing_but_itself(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake, limits=HASTY)
+    await reader.read(Lane.FAST)
+    pid = reader.child_pid
+    fake.scenario.hang("nvmlDeviceGetCount_v2")
+    fake.apply()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await reader.read(Lane.FAST)
+    fake.scenario.faults.clear()
+    fake.apply()
+    round_ = await reader.read(Lane.SLOW)
+    assert reader.child_pid == pid
+    assert "gpu_remapped_rows_correctable" in device(round_, 0).values
+    assert "gpu_power_watts" not in device(round_, 0).values
+
+
+async def test_closing_ends_even_a_hanging_process(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.hang("nvmlInitWithFlags")
+    fake.apply()
+    reader = start(fake, limits=HASTY)
+    await hung_error(reader)
+    pid = reader.child_pid
+    await reader.close()
+    assert not runs(pid)
+    await reader.close()
+
+
+async def test_a_slow_gpu_that_answers_in_time_is_well(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.fault("nvmlDeviceGetPowerUsage", gpu=5, delay_ms=300)
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert device(round_, 5).values["gpu_state"] == "ok"
+
+
+async def test_a_process_without_input_ends_though_a_gpu_hangs(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake, limits=HASTY)
+    fake.scenario.hang("nvmlDeviceGetPowerUsage", gpu=1)
+    fake.apply()
+    await reader.read(Lane.FAST)
+    pid = reader.child_pid
+    assert pid is not None
+    await reader.close()
+    wait_until(lambda: not runs(pid), what="the process to end")

@@ -1,0 +1,137 @@
+"""Frames between child and parent, field values and codes: properties over any input."""
+
+import contextlib
+import math
+import struct
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.reading import Value
+from gpufleet.readers.nvml.calls import CALLS, FIELD, LABELS, decode_fields
+from gpufleet.readers.nvml.mapping import ROWS, Modes, map_device, read
+from gpufleet.readers.nvml.parse import absence_of
+from gpufleet.readers.nvml.protocol import (
+    UNTOUCHED,
+    Answer,
+    AttachedRecord,
+    BusyRecord,
+    DeviceRecord,
+    Frames,
+    Record,
+    SessionRecord,
+    encode_frame,
+)
+
+codes = st.integers(-10, 1100)
+scalars = st.none() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=20)
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4), max_leaves=8)
+answers = st.builds(Answer, codes, values, st.integers(0, 2**31))
+records: st.SearchStrategy[Record] = st.one_of(
+    st.builds(BusyRecord, st.integers(0, 2**40), st.integers(0, 1000)),
+    st.builds(AttachedRecord, st.integers(0, 1000), st.text(max_size=50), st.text(max_size=20)),
+    st.builds(SessionRecord, st.integers(0, 2**40), codes, st.text(max_size=50)),
+)
+
+
+@given(st.lists(records, max_size=6), st.lists(st.integers(1, 40), max_size=40))
+def test_records_survive_any_cut_of_the_stream(sent: list[Record], cuts: list[int]) -> None:
+    stream, frames, got = b"".join(map(encode_frame, sent)), Frames(), list[Record]()
+    for cut in cuts:
+        got += frames.feed(stream[:cut])
+        stream = stream[cut:]
+    assert [*got, *frames.feed(stream)] == sent
+
+
+@given(st.binary(max_size=300))
+def test_what_is_no_record_is_a_value_error(data: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        Frames().feed(data)
+
+
+@given(st.sampled_from(ROWS), answers, st.booleans(), st.booleans())
+def test_any_answer_gives_a_value_the_catalogue_admits_or_an_absence(
+    row: object, answer: Answer, mig: bool, guest: bool
+) -> None:
+    assert isinstance(row, ROWS[0].__class__)
+    metric = CATALOGUE[row.metric]
+    assert_admitted(row.metric, read(row, metric, answer, Modes(mig, guest)))
+
+
+@given(st.sampled_from(["fast", "slow", "static"]), st.data())
+def test_any_device_record_is_mapped(lane: str, data: st.DataObject) -> None:
+    count = len(CALLS[lane])
+    given_answers = tuple(data.draw(st.lists(answers, min_size=count, max_size=count)))
+    record = DeviceRecord(1, 0, 1, mig=data.draw(answers), virtualization=data.draw(answers), answers=given_answers)
+    mapped, dims = map_device(record, Lane(lane))
+    for name, value in mapped.items():
+        assert_admitted(name, value)
+    for each in dims:
+        assert_admitted(each.metric, each.value)
+
+
+def assert_admitted(name: str, value: Value | Absent) -> None:
+    metric = CATALOGUE[name]
+    if isinstance(value, Absent):
+        return
+    if metric.states:
+        assert value in metric.states
+    elif isinstance(value, str):
+        assert metric.type == "text"
+        assert value
+    else:
+        assert math.isfinite(value)
+        assert metric.low is None or value >= metric.low
+        assert metric.high is None or value <= metric.high
+
+
+@given(codes)
+def test_every_code_has_a_reason_and_the_same_detail_each_time(code: int) -> None:
+    assert absence_of(code, "call") == absence_of(code, "call")
+    assert absence_of(code, "call").detail.startswith("call")
+
+
+entries = st.builds(
+    FIELD.pack,
+    st.integers(0, 400),
+    st.just(0),
+    st.integers(0, 2**50),
+    st.integers(0, 2**30),
+    st.integers(0, 12),
+    codes,
+    st.integers(0, 2**64 - 1),
+)
+
+
+@given(st.lists(entries, max_size=20))
+def test_any_field_entries_decode(raw: list[bytes]) -> None:
+    for entry in decode_fields(b"".join(raw)).values():
+        assert isinstance(entry, list)
+        assert (entry[1] is None) == (entry[0] != 0)
+
+
+def test_a_field_is_read_by_its_own_type() -> None:
+    def entry(kind: int, packed: bytes, code: int = 0, timestamp: int = 1) -> bytes:
+        return FIELD.pack(1, 0, timestamp, 0, kind, code, int.from_bytes(packed.ljust(8, b"\xff"), "little"))
+
+    cases = {
+        (0, struct.pack("<d", 1.5)): 1.5,
+        (1, struct.pack("<I", 7)): 7,
+        (2, struct.pack("<Q", 2**40)): 2**40,
+        (3, struct.pack("<Q", 2**63)): 2**63,
+        (4, struct.pack("<q", -3)): -3,
+        (5, struct.pack("<i", -4)): -4,
+        (6, struct.pack("<H", 9)): 9,
+    }
+    for (kind, packed), value in cases.items():
+        assert decode_fields(entry(kind, packed)) == {1: [0, value]}
+    assert decode_fields(entry(7, b"")) == {1: [UNTOUCHED, None]}
+    assert decode_fields(entry(0, bytes(8), timestamp=0)) == {1: [UNTOUCHED, None]}
+    assert decode_fields(entry(3, bytes(8), code=3)) == {1: [3, None]}
+
+
+def test_each_call_has_one_breadcrumb() -> None:
+    assert len(set(LABELS)) == len(LABELS)
+    assert Absent(Reason.TIMEOUT, LABELS[1]).detail == "nvmlInitWithFlags"
