@@ -8,7 +8,7 @@ MAGIC = b"\x28\xb5\x2f\xfd"
 """First bytes of a zstd frame (RFC 8878, 3.1.1); no MessagePack array starts with 0x28."""
 
 LEVEL = 1
-"""Measured on batches of 8 GPUs: level 3 takes half as long again and saves under 3 %."""
+"""Measured on batches of 8 and of 1,000 GPUs: level 3 takes 1.3 to 2.2 times as long and saves 4 %."""
 
 
 def compress(message: bytes) -> bytes:
