@@ -150,9 +150,8 @@ def _readers(snapshot: Snapshot) -> list[Text]:
             continue
         told.add((report.reader, report.last_error))
         bad = report.state is ReaderState.FAILED
-        words = f"{report.state} ({report.error_class}): {report.last_error}"
-        line = _line(report.reader, words, style="red" if bad else "yellow")
-        lines.append(line)
+        words = f"failed ({report.error_class})" if bad else str(report.state)
+        lines.append(_line(report.reader, f"{words}: {report.last_error}", style="red" if bad else "yellow"))
     working = dict.fromkeys(
         report.reader
         for report in snapshot.readers

@@ -1,0 +1,110 @@
+"""The agent's HTTP surface, over a real socket."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from gpufleet.codecs.snapshot_json import decode_snapshot
+from gpufleet.model.errors import GpufleetError
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.web.agent import AgentApp, serve
+from tests.support.snapshots import example_snapshot
+
+
+class Prepared:
+    def __init__(self) -> None:
+        self.snapshot: Snapshot = example_snapshot()
+        self.metrics_page = b"x 1\n"
+        self.missing: tuple[str, ...] = ()
+
+
+@pytest.fixture
+def prepared() -> Prepared:
+    return Prepared()
+
+
+@pytest.fixture
+async def url(prepared: Prepared) -> AsyncIterator[str]:
+    async with serve(AgentApp(prepared), "127.0.0.1", 0) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def test_metrics_are_the_prepared_bytes(url: str, client: aiohttp.ClientSession, prepared: Prepared) -> None:
+    async with client.get(f"{url}/metrics") as answer:
+        assert (answer.status, await answer.read()) == (200, b"x 1\n")
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    prepared.metrics_page = b"x 2\n"
+    async with client.get(f"{url}/metrics?collect[]=all") as answer:
+        assert await answer.read() == b"x 2\n"
+
+
+async def test_the_snapshot_is_the_newest(url: str, client: aiohttp.ClientSession, prepared: Prepared) -> None:
+    for _ in range(2):
+        async with client.get(f"{url}/v1/snapshot") as answer:
+            assert answer.headers["Content-Type"] == "application/json"
+            assert decode_snapshot(await answer.read()) == prepared.snapshot
+        prepared.snapshot = example_snapshot()
+
+
+async def test_ready_names_what_is_missing(url: str, client: aiohttp.ClientSession, prepared: Prepared) -> None:
+    async with client.get(f"{url}/readyz") as answer:
+        assert (answer.status, await answer.json()) == (200, {"ready": True, "missing": []})
+    prepared.missing = ("nvml/fast",)
+    async with client.get(f"{url}/readyz") as answer:
+        assert (answer.status, await answer.json()) == (503, {"ready": False, "missing": ["nvml/fast"]})
+    async with client.get(f"{url}/healthz") as answer:
+        assert answer.status == 200
+
+
+async def test_the_root_says_what_there_is(url: str, client: aiohttp.ClientSession) -> None:
+    async with client.get(url) as answer:
+        page = await answer.text()
+    assert all(path in page for path in ("/metrics", "/v1/snapshot", "/healthz", "/readyz"))
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/metrics/", "//metrics", "/v1", "/%00"])
+async def test_anything_else_is_404_as_json(url: str, client: aiohttp.ClientSession, path: str) -> None:
+    async with client.get(f"{url}{path}") as answer:
+        assert answer.status == 404
+        assert (await answer.json())["status"] == 404
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+async def test_only_get_and_head_are_answered(url: str, client: aiohttp.ClientSession, method: str) -> None:
+    async with client.request(method, f"{url}/metrics") as answer:
+        assert (answer.status, answer.headers["Allow"]) == (405, "GET, HEAD")
+
+
+async def test_head_has_the_length_and_no_body(url: str, client: aiohttp.ClientSession) -> None:
+    async with client.head(f"{url}/metrics") as answer:
+        assert (answer.status, answer.headers["Content-Length"], await answer.read()) == (200, "4", b"")
+
+
+async def test_a_request_head_without_end_is_refused(url: str) -> None:
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000)
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_taken_address_is_told(url: str) -> None:
+    port = int(url.rpartition(":")[2])
+    with pytest.raises(GpufleetError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"):
+        async with serve(AgentApp(Prepared()), "127.0.0.1", port):
+            pass
+
+
+async def test_errors_are_json_documents(url: str, client: aiohttp.ClientSession) -> None:
+    async with client.get(f"{url}/x") as answer:
+        assert json.loads(await answer.text()) == {"status": 404, "detail": "there is nothing at this path"}
