@@ -17,6 +17,8 @@ import typer
 from gpufleet import __version__
 from gpufleet.cli.agent import agent
 from gpufleet.cli.config import config_app
+from gpufleet.cli.doctor import doctor
+from gpufleet.cli.hub import hub
 from gpufleet.cli.snapshot import snapshot
 from gpufleet.cli.version import version
 from gpufleet.cli.why import why
@@ -27,7 +29,7 @@ FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 # typer does not export the base of its usage errors: click's own, or that of the copy it carries.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
-COMMANDS = (snapshot, why, agent, version)
+COMMANDS = (snapshot, why, doctor, agent, hub, version)
 """Every command, in the order of the help. Their modules import what is heavy only when they run."""
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
