@@ -19,11 +19,22 @@ def get(base: str, path: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> by
     Raises:
         CommandError: if `base` is no HTTP URL, nobody answers, or the answer is not 200; with the server's words.
     """
+    return _exchange(base, path, "GET", None, timeout_seconds)
+
+
+def send(base: str, path: str, *, method: str, body: bytes | None = None) -> bytes:
+    """Send JSON with another method than GET, and return the answer; raises as `get`."""
+    return _exchange(base, path, method, body, TIMEOUT_SECONDS)
+
+
+def _exchange(base: str, path: str, method: str, content: bytes | None, timeout_seconds: float) -> bytes:
     url = base.rstrip("/") + path
     if urlsplit(url).scheme not in ("http", "https"):
         raise CommandError(f"{base} is not a URL: write http://HOST:PORT")
+    headers = {} if content is None else {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, data=content, headers=headers, method=method)  # noqa: S310 - checked above
     try:
-        with urllib.request.urlopen(url, timeout=timeout_seconds) as answer:  # noqa: S310 - http and https only
+        with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:  # noqa: S310 - http and https only
             body: bytes = answer.read(MAX_BYTES + 1)
     except urllib.error.HTTPError as error:
         with error:

@@ -14,3 +14,5 @@ ConfigFile = Annotated[
     typer.Option("--config", "-c", metavar="FILE", help="The agent's configuration (TOML)."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
+HUB_URL = "http://127.0.0.1:8470"
+HubUrl = Annotated[str, typer.Option("--hub", metavar="URL", help="Ask this hub.", show_default=True)]

@@ -1,0 +1,84 @@
+"""`gpufleet allocation`: tell a hub what was given to whom."""
+
+import datetime as dt
+import sys
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from gpufleet.cli.errors import CommandError
+from gpufleet.cli.fetch import get, send
+from gpufleet.cli.options import HUB_URL, HubUrl
+from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, AllocationKind, AllocationSpec, Target
+
+allocation_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Register, show and close allocations.")
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the allocation.")]
+
+
+@allocation_app.command()
+def put(
+    id: Id,  # noqa: A002 - the argument's name
+    kind: Annotated[AllocationKind, typer.Option(help="What was allocated.")],
+    target: Annotated[
+        str, typer.Option(metavar="WHICH", help="Machine id or name, VM UUID, pod UID or job id, as the kind needs.")
+    ],
+    hub: HubUrl = HUB_URL,
+    cluster: Annotated[str, typer.Option(metavar="ID", help="The cluster it is in.")] = "local",
+    tenant: Annotated[str | None, typer.Option(help="Who pays.")] = None,
+    team: Annotated[str | None, typer.Option(help="Who owns.")] = None,
+    device: Annotated[
+        list[str] | None, typer.Option(metavar="UUID", help="Only this device (or PCI address); repeat for more.")
+    ] = None,
+    valid_from: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: now].")] = None,
+    valid_to: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: open].")] = None,
+) -> None:
+    """Register an allocation, or change it: the same again changes nothing."""
+    fields: dict[str, Any] = {"cluster": cluster, REQUIRED_TARGET_FIELD[kind]: target}
+    spec = AllocationSpec(
+        kind=kind,
+        target=Target(**fields),
+        tenant=tenant,
+        team=team,
+        devices=tuple(device) if device else None,
+        valid_from=_time("--valid-from", valid_from),
+        valid_to=_time("--valid-to", valid_to),
+    )
+    _print(send(hub, _path(id), method="PUT", body=msgspec.json.encode(spec)))
+
+
+@allocation_app.command("get")
+def show(id: Id, hub: HubUrl = HUB_URL) -> None:  # noqa: A002
+    """Show an allocation as it is kept."""
+    _print(get(hub, _path(id)))
+
+
+@allocation_app.command()
+def close(id: Id, hub: HubUrl = HUB_URL) -> None:  # noqa: A002
+    """Close an allocation; it is never erased."""
+    _print(send(hub, _path(id), method="DELETE"))
+
+
+def _path(id: str) -> str:  # noqa: A002
+    return f"/v1/allocations/{quote(id, safe='')}"
+
+
+def _time(option: str, text: str | None) -> dt.datetime | None:
+    if text is None:
+        return None
+    try:
+        return msgspec.convert(text, dt.datetime)
+    except msgspec.ValidationError as error:
+        raise typer.BadParameter(
+            f"{text!r} is not an RFC 3339 time such as 2026-01-31T12:00:00Z", param_hint=option
+        ) from error
+
+
+def _print(body: bytes) -> None:
+    try:
+        document = msgspec.json.format(body, indent=2)
+    except msgspec.DecodeError as error:
+        raise CommandError(f"the hub answers something else than JSON: {error}") from error
+    sys.stdout.buffer.write(document.rstrip() + b"\n")

@@ -1,0 +1,109 @@
+"""`gpufleet query`: ask a hub from the shell."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import msgspec
+import typer
+
+from gpufleet.cli.errors import CommandError
+from gpufleet.cli.fetch import get
+from gpufleet.cli.options import HUB_URL, HubUrl, Json
+from gpufleet.model.answer import (
+    AllocationAnswer,
+    GpuRecord,
+    MachineRecord,
+    NodeRecord,
+    SenderRecord,
+    SeriesAnswer,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+T = TypeVar("T")
+
+query_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Ask a hub.")
+
+Cluster = Annotated[str | None, typer.Option(metavar="ID", help="Only of this cluster.")]
+
+
+@query_app.command()
+def nodes(hub: HubUrl = HUB_URL, cluster: Cluster = None, json: Json = False) -> None:
+    """Every node: its GPUs, how fresh it is, its newest error."""
+    _ask(hub, "/v1/nodes", {"cluster": cluster}, tuple[NodeRecord, ...], "nodes", json)
+
+
+@query_app.command()
+def machines(hub: HubUrl = HUB_URL, cluster: Cluster = None, json: Json = False) -> None:
+    """Every machine, nodes and guests, with the hub's ids."""
+    _ask(hub, "/v1/machines", {"cluster": cluster}, tuple[MachineRecord, ...], "machines", json)
+
+
+@query_app.command()
+def gpus(
+    hub: HubUrl = HUB_URL,
+    cluster: Cluster = None,
+    machine: Annotated[str | None, typer.Option(metavar="ID", help="Only of this machine, by id or name.")] = None,
+    json: Json = False,
+) -> None:
+    """Every GPU, MIG device and vGPU instance, as each side sees it."""
+    _ask(hub, "/v1/gpus", {"cluster": cluster, "machine": machine}, tuple[GpuRecord, ...], "gpus", json)
+
+
+@query_app.command()
+def allocation(
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of the allocation.")],  # noqa: A002 - the argument's name
+    hub: HubUrl = HUB_URL,
+    json: Json = False,
+) -> None:
+    """What an allocation is doing now, and who says so."""
+    _ask(hub, f"/v1/allocations/{quote(id, safe='')}/metrics", {}, AllocationAnswer, "allocation", json)
+
+
+@query_app.command()
+def series(
+    id: Annotated[str, typer.Argument(metavar="ID", help="Id of the allocation.")],  # noqa: A002
+    metric: Annotated[str, typer.Argument(metavar="METRIC", help="Catalogue name, such as gpu_power_watts.")],
+    hub: HubUrl = HUB_URL,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: an hour before the end].")
+    ] = None,
+    end: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: now].")] = None,
+    step: Annotated[str | None, typer.Option(metavar="SPAN", help="Such as 15s, 1m, 6h [default: 60s].")] = None,
+    json: Json = False,
+) -> None:
+    """What an allocation did over time."""
+    wanted = {"metric": metric, "start": start, "end": end, "step": step}
+    _ask(hub, f"/v1/allocations/{quote(id, safe='')}/series", wanted, SeriesAnswer, "series", json)
+
+
+@query_app.command()
+def senders(hub: HubUrl = HUB_URL, json: Json = False) -> None:
+    """Who posts batches, how late they are, and what is missing of them."""
+    _ask(hub, "/v1/senders", {}, tuple[SenderRecord, ...], "senders", json)
+
+
+def _ask(hub: str, path: str, query: dict[str, str | None], answer_type: type[T], kind: str, as_json: bool) -> None:
+    given = {name: value for name, value in query.items() if value is not None}
+    body = get(hub, f"{path}?{urlencode(given)}" if given else path)
+    if as_json:
+        sys.stdout.buffer.write(body.rstrip() + b"\n")
+        return
+    try:
+        answer = msgspec.json.decode(body, type=answer_type)
+    except msgspec.DecodeError as error:
+        raise CommandError(f"{hub} answers something else than a gpufleet hub does: {error}") from error
+    print_tables(kind, answer)
+
+
+def print_tables(kind: str, answer: Any) -> None:
+    """Print an answer for people; `kind` names the function of `query_tables`."""
+    from gpufleet.cli import query_tables
+
+    tables: Callable[[Any], list[Table | str]] = getattr(query_tables, kind)
+    width = shutil.get_terminal_size((140, 40)).columns
+    sys.stdout.write(query_tables.render(tables(answer), width=width, colour=sys.stdout.isatty()))

@@ -1,0 +1,184 @@
+"""A hub's answers as tables for people: ages and sizes in words, and a reason wherever there is no value."""
+
+import io
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from gpufleet.exporters.words import seconds_words, value_words
+from gpufleet.model.answer import (
+    AllocationAnswer,
+    GpuRecord,
+    MachineRecord,
+    NodeRecord,
+    SenderRecord,
+    SeriesAnswer,
+)
+from gpufleet.model.reading import Reading
+
+SHOWN = (
+    ("gpu_utilization_ratio", "util"),
+    ("gpu_memory_used_bytes", "mem used"),
+    ("gpu_memory_total_bytes", "mem total"),
+    ("gpu_temperature_celsius", "temp"),
+    ("gpu_power_watts", "power"),
+)
+"""Readings that a row about a GPU shows, with the column's title."""
+
+
+def render(tables: Iterable[Table | str], *, width: int, colour: bool) -> str:
+    """Write tables and lines one below the other."""
+    page = io.StringIO()
+    console = Console(file=page, width=width, force_terminal=colour, no_color=not colour, highlight=False)
+    for table in tables:
+        console.print(table)
+    return page.getvalue()
+
+
+def nodes(found: Sequence[NodeRecord]) -> list[Table | str]:
+    """One row a node."""
+    rows = [
+        (
+            one.machine.machine.name,
+            one.machine.id,
+            one.machine.cluster,
+            f"{one.gpus_reporting} of {one.gpus}",
+            "silent for " + _age(one.machine.age_seconds) if one.stale else _age(one.machine.age_seconds),
+            one.machine.conflict or one.last_error or "",
+        )
+        for one in found
+    ]
+    return [_table(("node", "id", "cluster", "GPUs reporting", "heard", "conflict or last error"), rows, "nodes")]
+
+
+def machines(found: Sequence[MachineRecord]) -> list[Table | str]:
+    """One row a machine."""
+    rows = [
+        (
+            one.machine.name,
+            one.id,
+            one.cluster,
+            one.machine.kind.value,
+            str(one.gpus),
+            one.sender,
+            _age(one.age_seconds),
+            one.conflict or "",
+        )
+        for one in found
+    ]
+    return [_table(("machine", "id", "cluster", "kind", "GPUs", "sender", "heard", "conflict"), rows, "machines")]
+
+
+def gpus(found: Sequence[GpuRecord]) -> list[Table | str]:
+    """One row a view."""
+    rows = [
+        (
+            one.device.id,
+            one.device.name or "",
+            one.device.side.value,
+            *(_reading(one.device.readings.get(metric), metric) for metric, _ in SHOWN),
+            _age(one.age_seconds),
+        )
+        for one in found
+    ]
+    return [_table(("id", "name", "side", *(title for _, title in SHOWN), "age"), rows, "GPUs")]
+
+
+def senders(found: Sequence[SenderRecord]) -> list[Table | str]:
+    """One row a sender."""
+    rows = [
+        (
+            one.sender,
+            one.cluster,
+            one.version,
+            f"late, {_age(one.age_seconds)}" if one.late else _age(one.age_seconds),
+            "" if one.queue_records is None else str(one.queue_records),
+            "" if one.dropped_total is None else str(one.dropped_total),
+            str(one.missing),
+        )
+        for one in found
+    ]
+    return [_table(("sender", "cluster", "version", "heard", "queued", "dropped", "missing"), rows, "senders")]
+
+
+def allocation(found: AllocationAnswer) -> list[Table | str]:
+    """Who answers, the totals, and one row a device."""
+    spec = found.allocation.spec
+    head = f"allocation {found.allocation.id}: {spec.kind.value}, source {found.source.value}"
+    if found.reason is not None:
+        head += f", {found.reason.value}" + (f" ({found.detail})" if found.detail else "")
+    if found.age_seconds is not None:
+        head += f", {_age(found.age_seconds)}"
+    lines: list[Table | str] = [escape(head)]
+    if found.last_error:
+        lines.append(escape(f"last error: {found.last_error}"))
+    totals = [
+        (metric, total.operation, value_words(metric, total.value), f"{total.reporting} of {total.devices}")
+        for metric, total in found.aggregate.metrics.items()
+        if total.value is not None
+    ]
+    lines.append(escape(f"GPUs reporting: {found.aggregate.coverage}"))
+    if totals:
+        lines.append(_table(("metric", "total", "value", "devices"), totals, "totals"))
+    if found.devices:
+        rows = [
+            (
+                one.uuid or one.pci_address or one.id,
+                one.name or "",
+                one.side.value,
+                *(_reading(one.readings.get(metric), metric) for metric, _ in SHOWN),
+            )
+            for one in found.devices
+        ]
+        lines.append(_table(("device", "name", "side", *(title for _, title in SHOWN)), rows, "devices"))
+    if found.host:
+        values = [(metric, _reading(reading, metric)) for metric, reading in found.host.items()]
+        lines.append(_table(("host", "value"), values, "host readings"))
+    return lines
+
+
+def series(found: SeriesAnswer) -> list[Table | str]:
+    """One table a series; a step in which nothing was measured shows a dash."""
+    lines: list[Table | str] = [escape(f"allocation {found.allocation.id}: source {found.source.value}")]
+    if found.reason is not None:
+        lines.append(escape(f"{found.reason.value}: {found.detail}"))
+    for one in found.series:
+        rows = [
+            (f"{point.at:%Y-%m-%d %H:%M:%S}Z", "-" if point.value is None else value_words(one.metric, point.value))
+            for point in one.points
+        ]
+        title = one.metric if one.device is None else f"{one.metric} of {one.device}"
+        lines += [escape(title), _table(("start of step", "value"), rows, "points")]
+    if not found.series and found.reason is None:
+        lines.append("nothing was measured in that time")
+    return lines
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], what: str) -> Table | str:
+    if not rows:
+        return f"no {what}"
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in columns:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(_clean(cell)) for cell in row))
+    return table
+
+
+def _clean(text: str) -> str:
+    """Take control characters out: names and errors come from other machines."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def _reading(reading: Reading | None, metric: str) -> str:
+    if reading is None:
+        return "not_reported"
+    if reading.value is None:
+        return reading.absent.value if reading.absent else "not_reported"
+    return value_words(metric, reading.value)
+
+
+def _age(seconds: float) -> str:
+    return f"{seconds_words(seconds)} ago"
