@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig, default_state, parse_listen
-from gpufleet.config.load import ImpossibleValueError, load
+from gpufleet.config.load import ImpossibleValueError, load, resolve
+from gpufleet.config.toml import render_toml
 from gpufleet.model.errors import ConfigError
 
 
@@ -71,3 +72,11 @@ def test_state_is_the_services_folder_for_root_and_the_users_own_otherwise() -> 
     assert default_state({"HOME": "/home/a"}, 1000) == "/home/a/.local/state/gpufleet"
     assert default_state({"HOME": "/home/a", "XDG_STATE_HOME": "/s"}, 1000) == str(Path("/s/gpufleet"))
     assert default_state({}, 1000) == "/var/lib/gpufleet"
+
+
+def test_what_is_printed_of_the_defaults_can_be_loaded(tmp_path: Path) -> None:
+    resolved = resolve(AgentConfig, file=None, env_prefix=ENV_PREFIX, env={}, flags={"readers.nvml.enabled": False})
+    file = tmp_path / "agent.toml"
+    file.write_text(render_toml(resolved))
+
+    assert load(AgentConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={}) == resolved.config

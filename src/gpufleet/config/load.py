@@ -129,7 +129,7 @@ class _Builder:
     def __init__(self, struct_type: type[msgspec.Struct]) -> None:
         self._type = struct_type
         self._leaves = dict(leaves(struct_type))
-        self._tables = {key.rpartition(".")[0] for key in self._leaves} - {""}
+        self._tables = {key[:at] for key in self._leaves for at, character in enumerate(key) if character == "."}
         self._values: dict[str, Any] = {}
         self.origins: dict[str, str] = {}
         self.problems: list[ConfigError] = []
