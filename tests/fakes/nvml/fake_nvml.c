@@ -377,7 +377,7 @@ API int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *count, struct
   return OK;
 }
 API int nvmlDeviceGetFieldValues(void *h, int count, struct field_value *values) {
-  const int end = DRIVER_BRANCH < 550 ? 197 : DRIVER_BRANCH < 570 ? 230 : DRIVER_BRANCH < 590 ? 269 : 308;
+  const int end = DRIVER_BRANCH < 535 ? 186 : DRIVER_BRANCH < 550 ? 197 : DRIVER_BRANCH < 570 ? 230 : DRIVER_BRANCH < 590 ? 269 : 308;
   ENTER(h);
   const struct gpu *g = &said->gpus[GPU(h)];
   for (int i = 0; i < count; i++) if (values[i].id >= (unsigned)end) return INVALID_ARGUMENT;

@@ -278,3 +278,32 @@ async def test_a_driver_older_than_535_still_gives_its_clock_event_reasons(tmp_p
     assert fast.values["gpu_jpeg_utilization_ratio"] == Absent(Reason.NOT_IN_DRIVER, f"{G}JpgUtilization")
     assert fast.values["gpu_power_instant_watts"] == Absent(Reason.NOT_IN_DRIVER, "FI 186")
     assert fast.values["gpu_memory_temperature_celsius"] == 42
+
+
+async def test_a_uuid_that_is_not_told_is_remembered_by_the_address(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    known = device(await reader.read(Lane.FAST), 1).view
+    fake.scenario.fault("nvmlDeviceGetUUID", gpu=1, code=999)
+    fake.apply()
+    assert device(await reader.read(Lane.STATIC), 1).view == known
+    fresh = device(await start(fake).read(Lane.STATIC), 1).view
+    assert fresh is not None
+    assert fresh.key == "gpu/pci/0000:2b:00.0"
+
+
+async def test_an_address_that_is_not_told_is_absent(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.fault("nvmlDeviceGetPciInfo_v3", gpu=1, code=999)
+    fake.apply()
+    static = device(await start(fake).read(Lane.STATIC), 1)
+    assert static.view is not None
+    assert static.view.key == f"gpu/{fake.scenario.devices[1].uuid}"
+    assert static.values["gpu_pci_address"] == Absent(Reason.NO_DATA, "nvmlDeviceGetPciInfo_v3")
+
+
+async def test_a_batch_of_fields_that_is_refused_is_asked_one_by_one(tmp_path: Path, start: Start) -> None:
+    scenario = Scenario.healthy(1)
+    scenario.driver = "535.54.03"  # its number says that it knows field 186, its library does not
+    reader = start(FakeNvml(tmp_path, scenario, branch=525))
+    fast = device(await reader.read(Lane.FAST), 0)
+    assert fast.values["gpu_memory_temperature_celsius"] == 41
+    assert fast.values["gpu_power_instant_watts"] == Absent(Reason.DRIVER_ERROR, "FI 186: INVALID_ARGUMENT")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import Value
-from gpufleet.readers.nvml.calls import CALLS, FIELD, LABELS, decode_fields
+from gpufleet.readers.nvml.calls import CALLS, LABELS
+from gpufleet.readers.nvml.fields import FIELD, decode_fields
 from gpufleet.readers.nvml.mapping import ROWS, Modes, map_device, read
 from gpufleet.readers.nvml.parse import absence_of
 from gpufleet.readers.nvml.protocol import (

@@ -5,30 +5,12 @@ object between all callers, the process lists guess a stride), the way around is
 """
 
 import ctypes
-import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from gpufleet.readers.nvml.protocol import NOT_OFFERED, UNTOUCHED, Value
-
-NOT_SUPPORTED, FUNCTION_NOT_FOUND, DEPRECATED, INVALID_ARGUMENT, INSUFFICIENT_SIZE = 3, 13, 26, 2, 7
-VERSION_MISMATCH = 25
-
-
-class Context(NamedTuple):
-    """What a call works with.
-
-    Attributes:
-        nvml: the binding, the module `pynvml`, initialised.
-        handle: of the device.
-        driver: major number of the driver's version, or 0 if it is not known.
-        mark: leaves the breadcrumb of a further function that a call is about to enter.
-    """
-
-    nvml: Any
-    handle: Any
-    driver: int
-    mark: Callable[[str], None]
+from gpufleet.readers.nvml.context import INSUFFICIENT_SIZE, Context, raw_function
+from gpufleet.readers.nvml.fields import ask_fields
+from gpufleet.readers.nvml.protocol import Value
 
 
 class Function(NamedTuple):
@@ -78,19 +60,10 @@ def _bar1(context: Context) -> Value:
     return [bar1.bar1Total, bar1.bar1Used]
 
 
-def _raw(context: Context, name: str) -> Callable[..., int]:
-    """Return the library's own function, for what the binding gets wrong."""
-    try:
-        function: Callable[..., int] = getattr(context.nvml.nvmlLib, name)
-    except AttributeError:
-        raise context.nvml.NVMLError(FUNCTION_NOT_FOUND) from None
-    return function
-
-
 def _compute_processes(context: Context) -> Value:
     """Count them as nvml.h says: with no room given, the call fails with the number in `count`."""
     count = ctypes.c_uint(0)
-    code = _raw(context, "nvmlDeviceGetComputeRunningProcesses_v3")(context.handle, ctypes.byref(count), None)
+    code = raw_function(context, "nvmlDeviceGetComputeRunningProcesses_v3")(context.handle, ctypes.byref(count), None)
     if code not in (0, INSUFFICIENT_SIZE):
         raise context.nvml.NVMLError(code)
     return count.value
@@ -118,73 +91,8 @@ def _gsp_version(context: Context) -> Value:
     return version.decode("utf-8", "replace")
 
 
-FIELD_SINCE = {82: 0, 186: 535, 230: 570}
-"""Field id to the first driver branch that knows it (nvml.h and nvidia-ml-py releases 535 to 615).
-
-An id that a driver does not know may fail the whole batch, so it is not asked.
-"""
-
-FIELD = struct.Struct("<IIqqIiQ")
-"""nvmlFieldValue_t: id, scope, timestamp, latency, value type, return code, value union."""
-
-_TYPES = {0: "<d", 1: "<I", 2: "<Q", 3: "<Q", 4: "<q", 5: "<i", 6: "<H"}
-"""nvmlValueType_t to how the union is read."""
-
-
 def _fields(*ids: int) -> Call:
-    """Return one batched call; its value is a list of [code, value], one an id."""
-
-    def ask(context: Context) -> Value:
-        known = [id_ for id_ in ids if context.driver >= FIELD_SINCE[id_]]
-        try:
-            found = _ask_fields(context, known)
-        except context.nvml.NVMLError as error:
-            if error.value != INVALID_ARGUMENT or len(known) < 2:
-                raise
-            found = {id_: entry for one in known for id_, entry in _ask_one_field(context, one).items()}
-        return [found.get(id_, [NOT_OFFERED, None]) for id_ in ids]
-
-    label = f"nvmlDeviceGetFieldValues({', '.join(map(str, ids))})"
-    return Call(label, (Function(label, ask),))
-
-
-def _ask_one_field(context: Context, id_: int) -> dict[int, Value]:
-    try:
-        return _ask_fields(context, [id_])
-    except context.nvml.NVMLError as error:
-        if error.value != INVALID_ARGUMENT:
-            raise
-        return {id_: [INVALID_ARGUMENT, None]}
-
-
-def _ask_fields(context: Context, ids: list[int]) -> dict[int, Value]:
-    """Ask with entries that are fresh every time: a driver may leave an entry as it found it."""
-    if not ids:
-        return {}
-    buffer = ctypes.create_string_buffer(FIELD.size * len(ids))
-    for position, id_ in enumerate(ids):
-        FIELD.pack_into(buffer, position * FIELD.size, id_, 0, 0, 0, 0, UNTOUCHED, 0)
-    code = _raw(context, "nvmlDeviceGetFieldValues")(context.handle, len(ids), buffer)
-    if code:
-        raise context.nvml.NVMLError(code)
-    return decode_fields(buffer.raw)
-
-
-def decode_fields(entries: bytes) -> dict[int, Value]:
-    """Decode nvmlFieldValue_t entries to {id: [code, value]}, each value by its own type.
-
-    An entry is untouched when its code still is, or when a driver only zeroed it: a real answer has a
-    timestamp. A type that nvml.h does not have is untouched, too: nothing can be read from it.
-    """
-    found: dict[int, Value] = {}
-    for id_, _scope, timestamp, latency, kind, code, bits in FIELD.iter_unpack(entries):
-        if code == UNTOUCHED or (code == 0 and not (timestamp or latency)) or (code == 0 and kind not in _TYPES):
-            found[id_] = [UNTOUCHED, None]
-        elif code:
-            found[id_] = [code, None]
-        else:
-            found[id_] = [0, struct.unpack_from(_TYPES[kind], bits.to_bytes(8, "little"))[0]]
-    return found
+    return _custom(f"nvmlDeviceGetFieldValues({', '.join(map(str, ids))})", lambda context: ask_fields(context, ids))
 
 
 def _engine(name: str) -> Call:

@@ -8,7 +8,8 @@ from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvml import protocol
-from gpufleet.readers.nvml.calls import CALLS, FAN_SPEED, NOT_SUPPORTED, NUMBERS
+from gpufleet.readers.nvml.calls import CALLS, FAN_SPEED, NUMBERS
+from gpufleet.readers.nvml.context import NOT_SUPPORTED
 from gpufleet.readers.nvml.parse import absence_of, check, field_of, is_sentinel, label_of, part_of, state_of
 from gpufleet.readers.nvml.protocol import Answer, DeviceRecord
 
