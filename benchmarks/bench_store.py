@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.fleet import GPU_CORE, GPUS, HOST_CORE, STEP_NS, VALUES_PER_BATCH, batch
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
 from gpufleet.model.stored import Accepted
 from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.fakes.fleet import GPU_CORE, GPUS, HOST_CORE, STEP_NS, VALUES_PER_BATCH, batch
 
 START = 1_760_000_000_000_000_000
 ROWS_PER_BATCH = GPUS + 1

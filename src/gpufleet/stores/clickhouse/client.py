@@ -85,7 +85,8 @@ def parse_dsn(dsn: str) -> Dsn:
 class Handles:
     """The handles of one store: one for the writer, one for each thread that reads.
 
-    A handle of the library takes one statement at a time, so threads do not share any.
+    A handle of the library takes one statement at a time, so threads do not share any. Handles live until
+    `close`: read from a pool of threads, not from a new thread a question.
     """
 
     def __init__(self, dsn: Dsn, connect: Callable[[], Handle]) -> None:
