@@ -34,7 +34,13 @@ FLUSH_SECONDS = 3.0
 
 
 class Agent:
-    """Runs until cancelled; what it shows is always the last that was prepared."""
+    """Runs until cancelled; what it shows is always the last that was prepared.
+
+    Attributes:
+        snapshot: the newest document.
+        metrics_page: the newest page, as bytes.
+        missing: `reader/lane` of every lane whose first pass is not in them yet; empty when the agent is ready.
+    """
 
     def __init__(
         self,
@@ -76,12 +82,8 @@ class Agent:
         )
         self.snapshot: Snapshot
         self.metrics_page: bytes
+        self.missing: tuple[str, ...]
         self._prepare()
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """`reader/lane` of every lane that has not ended its first pass; empty when the agent is ready."""
-        return self._state.missing()
 
     async def run(self) -> None:
         """Run until cancelled, then close the readers and hand over what is left, within a few seconds."""
@@ -120,6 +122,7 @@ class Agent:
 
     def _prepare(self) -> None:
         self._changed.clear()
+        self.missing = self._state.missing()
         capability = "no hub is configured" if self._delivery is None else self._delivery.capability
         self.snapshot = assemble(
             self._state, now=self._clock.monotonic(), now_ns=self._clock.now_ns(), capabilities={"push": capability}
@@ -141,9 +144,9 @@ class Agent:
         """Post what is new; not before every lane had its first pass, as the machine may not be known till then."""
         self._news.clear()
         report = None
+        if self._changed.is_set():
+            self._prepare()
         if self._pending and not self.missing:
-            if self._changed.is_set():
-                self._prepare()
             report = self._pending.take(self.snapshot, self._clock.now_ns())
         if await delivery.outbox.post(report):
             delivery.pusher.wake()

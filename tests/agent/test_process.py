@@ -1,0 +1,185 @@
+"""The agent as it runs: a real process, the real binding over a fake driver, real sockets, real signals."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.hub import FakeHub
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.scenario import Scenario
+from tests.support.processes import Gpufleet, free_port, get_json, get_text
+from tests.support.waiting import wait_until, wait_until_async
+
+FAST = {"GPUFLEET_AGENT_LANES__FAST": "1", "GPUFLEET_AGENT_LANES__SLOW": "2"}
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeNvml:
+    return FakeNvml(tmp_path, Scenario.healthy(8))
+
+
+class RunningAgent:
+    """A process, and where it answers."""
+
+    def __init__(self, folder: Path, fake: FakeNvml, *arguments: str, port: int | None = None) -> None:
+        port = port or free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        listen = f"127.0.0.1:{port}"
+        self.process = Gpufleet(
+            ["agent", "--listen", listen, "--state", str(folder / "state"), *arguments],
+            folder / "agent.log",
+            {**fake.environment, **FAST},
+        )
+
+    def snapshot(self) -> Any:
+        return get_json(f"{self.url}/v1/snapshot")
+
+    def device(self, index: int) -> Any:
+        return next(device for device in self.snapshot()["devices"] if device.get("index") == index)
+
+
+@pytest.fixture
+def agent(tmp_path: Path, fake: FakeNvml) -> Iterator[RunningAgent]:
+    running = RunningAgent(tmp_path, fake)
+    with running.process as process:
+        process.wait_for(f"{running.url}/readyz")
+        yield running
+
+
+def test_a_hung_gpu_costs_itself_and_comes_back(agent: RunningAgent, fake: FakeNvml) -> None:
+    assert agent.snapshot()["aggregate"]["coverage"] == "8 of 8 devices"
+    fake.scenario.hang("nvmlDeviceGetTemperatureV", gpu=5)
+    fake.apply()
+
+    def hung() -> bool:
+        reading = agent.device(5)["readings"]["gpu_temperature_celsius"]
+        return (reading.get("absent"), reading.get("detail")) == ("timeout", "nvmlDeviceGetTemperatureV")
+
+    wait_until(hung, what="GPU 5 to say timeout with the call's name")
+    before = {number: agent.device(number)["readings"]["gpu_power_watts"]["measured_at"] for number in range(8)}
+
+    def fresh() -> bool:
+        now = {number: agent.device(number)["readings"]["gpu_power_watts"] for number in range(8) if number != 5}
+        return all("value" in now[number] and now[number]["measured_at"] > before[number] for number in now)
+
+    wait_until(fresh, what="the seven others to keep fresh readings")
+    page = get_text(f"{agent.url}/metrics")
+    assert page.count("\ngpufleet_gpu_temperature_celsius{") == 7
+    assert 'metric="gpu_temperature_celsius",reason="timeout"' in page
+    nvml = [report for report in agent.snapshot()["readers"] if report["reader"] == "nvml" and report["lane"] == "fast"]
+    assert nvml[0]["state"] == "partial"
+    assert "nvmlDeviceGetTemperatureV" in nvml[0]["last_error"]
+    fake.scenario.faults.clear()
+    fake.apply()
+    wait_until(lambda: "value" in agent.device(5)["readings"]["gpu_temperature_celsius"], seconds=60, what="GPU 5 back")
+
+
+def test_a_driver_that_goes_away_leaves_no_old_value_behind(agent: RunningAgent, fake: FakeNvml) -> None:
+    assert "gpufleet_gpu_power_watts{" in get_text(f"{agent.url}/metrics")
+    fake.scenario.devices.clear()
+    fake.apply()
+
+    def stale() -> bool:
+        devices = agent.snapshot()["devices"]
+        return all("value" not in device["readings"].get("gpu_power_watts", {}) for device in devices)
+
+    wait_until(stale, what="old readings to leave")
+    assert "gpufleet_gpu_power_watts{" not in get_text(f"{agent.url}/metrics")
+    assert "gpufleet_reader_last_success_timestamp_seconds{" in get_text(f"{agent.url}/metrics")
+
+
+@pytest.mark.parametrize("stop", ["SIGTERM", "SIGINT"])
+def test_it_stops_cleanly_and_takes_its_child_with_it(agent: RunningAgent, stop: str) -> None:
+
+    pid = agent.process.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    agent.process.process.send_signal(getattr(signal, stop))
+    assert agent.process.process.wait(10) == 0
+    assert [child for child in children if Path(f"/proc/{child}").exists()] == []
+    lines = [json.loads(line) for line in agent.process.log.read_text().splitlines()]
+    assert [line["level"] for line in lines if line["level"] != "info"] == []
+    assert lines[-1]["message"] == "agent stops"
+
+
+def test_it_stops_though_a_gpu_hangs_and_the_hub_is_away(tmp_path: Path, fake: FakeNvml) -> None:
+    fake.scenario.hang("nvmlDeviceGetPowerUsage", gpu=3, stubborn=True)
+    fake.apply()
+    running = RunningAgent(tmp_path, fake, "--hub", f"http://127.0.0.1:{free_port()}")
+    with running.process as process:
+        process.wait_for(f"{running.url}/metrics")
+        assert process.stop(15) == 0
+
+
+def test_it_stays_light(agent: RunningAgent) -> None:
+    pid = agent.process.process.pid
+    pids = [str(pid), *Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    resident = sum(
+        int(line.split()[1])
+        for one in pids
+        for line in Path(f"/proc/{one}/status").read_text().splitlines()
+        if line.startswith("VmRSS")
+    )
+    assert resident < 100_000, f"{resident} kB"
+
+
+def test_the_daemon_does_not_import_what_only_commands_need() -> None:
+    words = (
+        "import sys, gpufleet.cli.main, gpufleet.wiring.agent, gpufleet.web.agent, gpufleet.agent.delivery;"
+        "heavy = {'rich', 'litestar', 'sqlalchemy', 'chdb', 'clickhouse_connect'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+async def test_hub_down_then_up_then_agent_killed_everything_is_delivered(tmp_path: Path, fake: FakeNvml) -> None:
+    port = free_port()
+    hub_url = f"http://127.0.0.1:{port}"
+    running = RunningAgent(tmp_path, fake, "--hub", hub_url)
+    with running.process as process:
+        await asyncio.to_thread(process.wait_for, f"{running.url}/readyz")
+
+        async def waiting() -> bool:
+            page = await asyncio.to_thread(get_text, f"{running.url}/metrics")
+            depths = [line.split()[-1] for line in page.splitlines() if line.startswith("gpufleet_spool_records{")]
+            return float(depths[0]) >= 3
+
+        await wait_until_async(waiting, what="batches to wait in the spool")
+        process.kill()
+    async with FakeHub.running(port=port) as hub:
+        again = RunningAgent(tmp_path, fake, "--hub", hub_url)
+        with again.process as process:
+
+            async def delivered() -> bool:
+                return len(hub.taken) >= 5
+
+            await wait_until_async(delivered, seconds=60, what="the hub to have it all")
+            assert await asyncio.to_thread(process.stop) == 0
+    numbers = sorted({batch.seq for batch in hub.taken})
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len({batch.epoch for batch in hub.taken}) == 1
+    names = {machine.name for batch in hub.taken for machine in batch.machines}
+    assert names == {os.uname().nodename}
+    uuids = {view.uuid for batch in hub.taken for view in batch.views if view.uuid}
+    assert len(uuids) == 8
+    assert any(batch.heartbeat for batch in hub.taken)
+
+
+def test_metrics_answer_while_everything_hangs(tmp_path: Path, fake: FakeNvml) -> None:
+    fake.scenario.hang("nvmlInitWithFlags")
+    fake.apply()
+    running = RunningAgent(tmp_path, fake)
+    with running.process as process:
+        process.wait_for(f"{running.url}/metrics")
+        wait_until(lambda: "gpufleet_host_load_1m{" in get_text(f"{running.url}/metrics"), what="host readings")
+        with urllib.request.urlopen(f"{running.url}/healthz", timeout=5) as answer:
+            assert answer.status == 200
