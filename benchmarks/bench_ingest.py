@@ -1,0 +1,112 @@
+"""How much a hub takes in, HTTP to durable store, on one machine that also makes the load.
+
+Method: a real `gpufleet hub` process with the embedded store; batches of a made-up fleet (8 GPUs a node, every core
+metric) are encoded beforehand and posted by one client process over 32 kept connections, each batch once. The clock
+runs from the first post until the hub says that nothing waits in its log: all of it is then in the store. CPU is the
+hub process's own, bytes are what the store's folder holds after its parts were merged.
+"""
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import aiohttp
+
+from tests.fakes.fleet import VALUES_PER_BATCH, batch
+from benchmarks.table import Table
+from gpufleet.codecs.batch import encode
+from tests.support.processes import Gpufleet, free_port, get_text
+
+NODES, STEPS, CONNECTIONS = 500, 20, 32
+CONTENT = {"Content-Type": "application/vnd.gpufleet.batch"}
+
+
+async def post_all(url: str, bodies: list[bytes]) -> int:
+    """Post every body once over kept connections; return how many were refused and posted again."""
+    queue = iter(bodies)
+    again = 0
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CONNECTIONS)) as session:
+
+        async def worker() -> None:
+            nonlocal again
+            for body in queue:
+                while True:
+                    async with session.post(url, data=body, headers=CONTENT) as answer:
+                        text = await answer.text()
+                    if answer.status == 200:
+                        break
+                    if answer.status != 503:
+                        raise RuntimeError(f"{answer.status}: {text}")
+                    again += 1
+                    await asyncio.sleep(float(answer.headers.get("Retry-After", "0.1")))
+
+        await asyncio.gather(*(worker() for _ in range(CONNECTIONS)))
+    return again
+
+
+def gauge(page: str, name: str) -> float:
+    """Return the value of a series without labels from a Prometheus page."""
+    for line in page.splitlines():
+        if line.startswith(name + " "):
+            return float(line.split()[1])
+    raise KeyError(name)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return processor time a process has used (utime and stime of /proc/PID/stat)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(pid: int) -> float:
+    """Return resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the sizes of all files below a folder."""
+    return sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
+
+
+def main() -> int:
+    """Run and print."""
+    start = time.time_ns() - STEPS * 15_000_000_000 - 60_000_000_000
+    bodies = [encode(batch(node, step, start_ns=start)) for step in range(STEPS) for node in range(NODES)]
+    wire = sum(map(len, bodies))
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch:
+        folder = Path(scratch)
+        arguments = ["hub", "--listen", f"127.0.0.1:{port}", "--state", str(folder / "state")]
+        with Gpufleet(arguments, folder / "log") as hub:
+            hub.wait_for(f"{base}/readyz")
+            cpu_before = cpu_seconds(hub.process.pid)
+            began = time.perf_counter()
+            again = asyncio.run(post_all(f"{base}/v1/batches", bodies))
+            acknowledged = time.perf_counter() - began
+            while gauge(get_text(f"{base}/metrics"), "gpufleet_hub_wal_records") > 0:
+                time.sleep(0.05)
+            stored = time.perf_counter() - began
+            cpu = cpu_seconds(hub.process.pid) - cpu_before
+            resident = resident_mib(hub.process.pid)
+            hub.stop()
+        disk = folder_bytes(folder / "state" / "store")
+    values = len(bodies) * VALUES_PER_BATCH
+    table = Table("ingest: HTTP to durable store", "what", "figure")
+    table.row("batches x values", f"{len(bodies)} x {VALUES_PER_BATCH}")
+    table.row("bytes a batch on the wire", f"{wire / len(bodies):.0f}")
+    table.row("acknowledged (durable in the log)", f"{len(bodies) / acknowledged:,.0f} batches/s")
+    table.row("stored", f"{len(bodies) / stored:,.0f} batches/s, {values / stored:,.0f} values/s")
+    table.row("hub processor time", f"{cpu / values * 1e6:.2f} us/value")
+    table.row("hub resident", f"{resident:.0f} MiB")
+    table.row("store on disk", f"{disk / values:.2f} B/value")
+    table.row("posted again after 503", str(again))
+    table.print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""A whole way on loopback: fake driver, agent, hub, embedded store, each a real process."""
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.scenario import Scenario
+from tests.support.processes import Gpufleet, free_port, get_json, get_text
+from tests.support.waiting import wait_until
+
+AGENT_CONFIG = """
+node = "node-1"
+
+[lanes]
+fast = 1.0
+slow = 2.0
+static = 5.0
+
+[readers.nvml]
+timeout_seconds = 8.0
+"""
+
+
+class Way:
+    """Where everything is, and how to start it again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.hub_port, self.agent_port = free_port(), free_port()
+        self.hub_url, self.agent_url = f"http://127.0.0.1:{self.hub_port}", f"http://127.0.0.1:{self.agent_port}"
+        self.driver = FakeNvml(folder, Scenario.healthy(8))
+        self._running: list[Gpufleet] = []
+        (folder / "agent.toml").write_text(AGENT_CONFIG)
+
+    def start_hub(self) -> Gpufleet:
+        """Start the hub and wait until it takes batches."""
+        hub = self._start("hub", "--listen", f"127.0.0.1:{self.hub_port}", "--state", str(self.state))
+        hub.wait_for(f"{self.hub_url}/readyz")
+        return hub
+
+    def start_agent(self) -> Gpufleet:
+        """Start the agent over the fake driver and wait until it has completed a round."""
+        agent = self._start(
+            "agent",
+            "--config",
+            str(self.folder / "agent.toml"),
+            "--hub",
+            self.hub_url,
+            "--listen",
+            f"127.0.0.1:{self.agent_port}",
+            "--state",
+            str(self.state),
+        )
+        agent.wait_for(f"{self.agent_url}/readyz")
+        return agent
+
+    def hub(self, path: str) -> Any:
+        """GET a document of the hub."""
+        return get_json(self.hub_url + path)
+
+    def put(self, path: str, document: object) -> Any:
+        """PUT a document to the hub."""
+        request = urllib.request.Request(
+            self.hub_url + path,
+            data=json.dumps(document).encode(),
+            method="PUT",
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def metrics(self) -> str:
+        """GET the agent's page."""
+        return get_text(f"{self.agent_url}/metrics")
+
+    def drained(self) -> bool:
+        """Whether every batch the hub acknowledged is in the store."""
+        page = get_text(f"{self.hub_url}/metrics")
+        lines = [line for line in page.splitlines() if line.startswith("gpufleet_hub_wal_records")]
+        return [float(line.split()[-1]) for line in lines] == [0.0]
+
+    def this_machine(self) -> dict[str, Any]:
+        """Return the hub's record of the agent's machine, waiting for it."""
+        wait_until(lambda: self.hub("/v1/nodes"), what="the hub to know the node")
+        machine: dict[str, Any] = self.hub("/v1/nodes")[0]["machine"]
+        return machine
+
+    def rows(self, query: str) -> list[list[Any]]:
+        """Ask the stopped hub's store directly, in a process of its own (one process owns the engine)."""
+        script = (
+            "import json, sys, clickhouse_connect\n"
+            "client = clickhouse_connect.get_client(dsn=sys.argv[1])\n"
+            "print(json.dumps(client.query(sys.argv[2]).result_rows, default=str))\n"
+        )
+        store = self.state / "hub" / "store"
+        done = subprocess.run(
+            [sys.executable, "-c", script, f"chdb://{store}", query],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        rows: list[list[Any]] = json.loads(done.stdout)
+        return rows
+
+    def stop(self) -> None:
+        """End what still runs."""
+        for process in self._running:
+            process.kill()
+
+    def _start(self, name: str, *arguments: str) -> Gpufleet:
+        process = Gpufleet([name, *arguments], self.folder / f"{name}.log", self.driver.environment)
+        self._running.append(process)
+        return process
+
+
+@pytest.fixture
+def way(tmp_path: Path) -> Iterator[Way]:
+    """Give the places of one whole way; nothing runs yet, everything is ended afterwards."""
+    made = Way(tmp_path)
+    yield made
+    made.stop()

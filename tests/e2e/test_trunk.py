@@ -1,0 +1,188 @@
+"""From the driver to the allocation's answer, and what happens to it when processes die or calls hang."""
+
+import random
+import re
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.codecs.batch import CONTENT_TYPE, encode
+from tests.e2e.conftest import Way
+from tests.fakes.fleet import batch
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def allocate(way: Way) -> None:
+    way.put(
+        "/v1/allocations/whole",
+        {"kind": "bare_metal", "target": {"cluster": "local", "machine": way.this_machine()["id"]}},
+    )
+
+
+def answer(way: Way) -> Any:
+    return way.hub("/v1/allocations/whole/metrics")
+
+
+def reports_all_gpus(way: Way, count: int) -> Callable[[], bool]:
+    return lambda: answer(way)["aggregate"]["reporting"] == count
+
+
+def test_the_owner_of_a_machine_sees_what_the_driver_says(way: Way) -> None:
+    way.start_hub()
+    way.start_agent()
+    allocate(way)
+    wait_until(reports_all_gpus(way, 8), what="eight GPUs in the answer")
+
+    seen = answer(way)
+
+    assert seen["source"] == "host_local_probe"
+    assert seen["reason"] is None
+    assert seen["aggregate"]["coverage"] == "8 of 8 devices"
+    assert seen["host"]["host_memory_total_bytes"]["value"] > 0
+    by_uuid = {device["uuid"]: device for device in seen["devices"]}
+    for device in way.driver.scenario.devices:
+        readings = by_uuid[device.uuid]["readings"]
+        watts, percent = (
+            device.numbers["nvmlDeviceGetPowerUsage"],
+            device.numbers["nvmlDeviceGetUtilizationRates_gpu"],
+        )
+        assert watts is not None
+        assert percent is not None
+        assert readings["gpu_power_watts"]["value"] == pytest.approx(watts / 1000)
+        assert readings["gpu_utilization_ratio"]["value"] == pytest.approx(percent / 100)
+        assert readings["gpu_memory_used_bytes"]["value"] == device.numbers["nvmlDeviceGetMemoryInfo_used"]
+        assert readings["gpu_utilization_ratio"]["age_seconds"] >= 0
+
+
+def test_a_slice_never_gets_the_hosts_values(way: Way) -> None:
+    way.start_hub()
+    way.start_agent()
+    machine = way.this_machine()
+    way.put(
+        "/v1/allocations/slice",
+        {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": machine["machine"].get("system_uuid", "x")}},
+    )
+
+    seen = way.hub("/v1/allocations/slice/metrics")
+
+    assert (seen["source"], seen["reason"]) == ("unavailable", "guest_not_collected")
+    assert (seen["devices"], seen["host"], seen["host_dimensions"]) == ([], {}, [])
+
+
+def test_a_hung_call_costs_one_gpu(way: Way) -> None:
+    way.start_hub()
+    way.start_agent()
+    allocate(way)
+    wait_until(reports_all_gpus(way, 8), what="eight GPUs in the answer")
+    hung = way.driver.scenario.devices[5].uuid
+
+    way.driver.scenario.hang("nvmlDeviceGetPowerUsage", gpu=5)
+    way.driver.apply()
+    wait_until(reports_all_gpus(way, 7), seconds=40, what="seven GPUs in the answer")
+    seen = answer(way)
+
+    readings = next(device for device in seen["devices"] if device["uuid"] == hung)["readings"]
+    assert readings["gpu_power_watts"]["absent"] == "timeout"
+    assert "nvmlDeviceGetPowerUsage" in readings["gpu_power_watts"]["detail"]
+    assert seen["aggregate"]["metrics"]["gpu_power_watts"]["reporting"] == 7
+    page = way.metrics()
+    assert len(re.findall(r"^gpufleet_gpu_power_watts\{", page, re.MULTILINE)) == 7
+    assert f'uuid="{hung}"' not in "".join(re.findall(r"^gpufleet_gpu_power_watts\{.*$", page, re.MULTILINE))
+
+    way.driver.scenario.faults.clear()
+    way.driver.apply()
+    wait_until(reports_all_gpus(way, 8), seconds=40, what="eight GPUs again")
+
+
+@pytest.mark.system
+def test_the_agents_page_passes_promtool(way: Way, peer: Callable[[str], Path]) -> None:
+    way.start_agent()
+
+    page = way.metrics()
+
+    assert "gpufleet_gpu_power_watts{" in page
+    checked = subprocess.run(
+        [peer("promtool"), "check", "metrics"], input=page, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+def test_agent_and_hub_killed_lose_nothing_and_double_nothing(way: Way) -> None:
+    hub, agent = way.start_hub(), way.start_agent()
+    allocate(way)
+    for _ in range(2):
+        wait_until(lambda: way.hub("/v1/senders"), what="a sender")
+        hub.kill()
+        wait_until(lambda: queued(way) > 0, what="batches to wait in the agent's queue")
+        hub = way.start_hub()
+        agent.kill()
+        agent = way.start_agent()
+    wait_until(lambda: queued(way) == 0, seconds=60, what="the agent's queue to be empty")
+    assert agent.stop() == 0
+    wait_until(way.drained, what="the hub to have flushed")
+    senders = way.hub("/v1/senders")
+    assert hub.stop() == 0
+
+    assert [sender["missing"] for sender in senders] == [0] * len(senders)
+    ((raw, once),) = way.rows("SELECT count(), uniqExact(machine, view, reader, lane, measured_at) FROM samples")
+    assert raw == once
+    assert once > 30
+    ((machines,),) = way.rows("SELECT uniqExact(machine) FROM samples")
+    assert machines == 1
+
+
+def queued(way: Way) -> float:
+    line = re.search(r"^gpufleet_spool_records\S* (\S+)$", way.metrics(), re.MULTILINE)
+    assert line is not None
+    return float(line[1])
+
+
+def test_every_acknowledged_batch_is_stored_once_whenever_the_hub_is_killed(way: Way) -> None:
+    start = time.time_ns() - 3_600_000_000_000
+    bodies = [encode(batch(node, step, start_ns=start)) for step in range(30) for node in range(10)]
+    acknowledged = [0] * len(bodies)
+    turn = iter(range(len(bodies)))
+    hub = way.start_hub()
+
+    def post() -> None:
+        for index in turn:
+            while not acknowledged[index]:
+                request = urllib.request.Request(
+                    f"{way.hub_url}/v1/batches", data=bodies[index], headers={"Content-Type": CONTENT_TYPE}
+                )
+                try:
+                    with urllib.request.urlopen(request, timeout=10) as reply:
+                        acknowledged[index] = reply.status
+                except urllib.error.HTTPError as error:
+                    refused.append(error.code)
+                    error.close()
+                except OSError:
+                    kills.wait(0.05)  # the hub is down: it comes back
+
+    kills, refused = threading.Event(), list[int]()
+    posters = [threading.Thread(target=post) for _ in range(4)]
+    for poster in posters:
+        poster.start()
+    for share in (0.2, 0.5, 0.8):
+        wanted = len(bodies) * share + random.random() * 20
+        wait_until(lambda wanted=wanted: sum(map(bool, acknowledged)) > wanted, seconds=60, what="posts")  # type: ignore[misc]
+        hub.kill()
+        hub = way.start_hub()
+    for poster in posters:
+        poster.join(timeout=60)
+    wait_until(way.drained, what="the hub to have flushed")
+    assert hub.stop() == 0
+
+    assert set(acknowledged) == {200}
+    assert set(refused) <= {503}
+    ((raw, once),) = way.rows("SELECT count(), uniqExact(machine, view, reader, lane, measured_at) FROM samples")
+    assert (raw, once) == (len(bodies) * 9, len(bodies) * 9)
