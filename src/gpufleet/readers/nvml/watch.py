@@ -5,6 +5,7 @@ no other is started: a second one would hang in the same driver.
 """
 
 import asyncio
+import contextlib
 import logging
 import signal
 import time
@@ -18,6 +19,7 @@ from gpufleet.readers.nvml.protocol import (
     AttachedRecord,
     BusyRecord,
     DeviceRecord,
+    Record,
     Request,
     SessionRecord,
 )
@@ -58,7 +60,7 @@ class Failed(Exception):  # noqa: N818 - not an error of its own: the reader mak
 
 
 class Answers(msgspec.Struct, kw_only=True):
-    """What came back of one round.
+    """What came back of one round; fills while it runs.
 
     Attributes:
         session: of the whole.
@@ -69,10 +71,10 @@ class Answers(msgspec.Struct, kw_only=True):
     """
 
     session: SessionRecord
-    devices: dict[int, DeviceRecord]
-    hung: dict[int, str]
-    identities: dict[int, AttachedRecord]
-    ended_at: int
+    devices: dict[int, DeviceRecord] = {}
+    hung: dict[int, str] = {}
+    identities: dict[int, AttachedRecord] = {}
+    ended_at: int = 0
 
 
 class Watch:
@@ -84,6 +86,8 @@ class Watch:
         self._round = 0
         self._identities: dict[int, AttachedRecord] = {}
         self._session_since: float | None = None  # a request is out whose session record has not come
+        self._open: Answers | None = None  # a round whose devices are still coming
+        self._open_until = 0.0
         self._started = False  # the child's NVML has come up once
         self._hung_since: float | None = None
         self._stopping = False  # its input has ended: it should end by itself
@@ -106,10 +110,12 @@ class Watch:
         """
         child = await self._ready_child()
         try:
-            session = await self._ask_session(child, lane)
-            if session.code:
-                raise Failed(session.words, record=session)
-            answers = await self._collect(child, session)
+            await self._finish(child)
+            self._round += 1
+            child.send(Request(self._round, lane))
+            self._session_since = time.monotonic()
+            await self._await_session(child)
+            answers = await self._collect(child)
         except ChildEndedError as error:
             await self._retire(child)
             raise self._remember(Failed(str(error))) from None
@@ -168,52 +174,57 @@ class Watch:
             raise self._remember(Failed(f"the NVML process cannot be started: {error}")) from error
         return self._child
 
-    async def _ask_session(self, child: Child, lane: str) -> SessionRecord:
-        """Send the request and wait for the session's record; go on waiting for an earlier one that is out."""
-        if self._session_since is None:
-            self._round += 1
-            child.send(Request(self._round, lane))
-            self._session_since = time.monotonic()
-            sent = True
-        else:
-            sent = False
+    async def _finish(self, child: Child) -> None:
+        """Wait for a round whose caller gave up: its threads would look as if they hung in the next one."""
+        if self._session_since is not None:
+            await self._await_session(child)
+        if self._open is not None:
+            await self._collect(child)
+
+    async def _await_session(self, child: Child) -> None:
+        """Wait for the session's record of the request that is out; its devices' records follow."""
+        assert self._session_since is not None
         limit = self._limits.call if self._started else self._limits.init
         left = self._session_since + limit - time.monotonic()
         try:
             async with asyncio.timeout(max(left, 0.01)):
-                while True:
-                    record = await child.receive()
-                    if isinstance(record, AttachedRecord):
-                        self._identities[record.index] = record
-                    if isinstance(record, SessionRecord) and record.round == self._round:
-                        break
+                while not isinstance(record := await self._receive(child), SessionRecord):
+                    pass
         except TimeoutError:
             self._end_if_overdue(child, self._session_since)
             raise Failed(self._hung_words(child), hung=True) from None
         self._session_since = None
-        self._started = self._started or record.code == 0
-        return record if sent or record.code else await self._ask_session(child, lane)
+        if record.code:
+            raise Failed(record.words, record=record)
+        self._started = True
+        self._open, self._open_until = Answers(session=record), time.monotonic() + self._limits.call
 
-    async def _collect(self, child: Child, session: SessionRecord) -> Answers:
-        devices: dict[int, DeviceRecord] = {}
-        hung: dict[int, str] = {}
-        try:
-            async with asyncio.timeout(self._limits.call):
-                while len(devices) + len(hung) < session.count:
-                    record = await child.receive()
-                    if isinstance(record, AttachedRecord):
-                        self._identities[record.index] = record
-                    elif isinstance(record, DeviceRecord) and record.round == session.round:
-                        devices[record.index] = record
-                    elif isinstance(record, BusyRecord) and record.round == session.round:
-                        hung[record.index] = child.label_of(record.index + 1)
-        except TimeoutError:
-            pass
-        for index in range(session.count):
-            if index not in devices:
-                hung[index] = child.label_of(index + 1)
-        known = {index: record for index, record in self._identities.items() if index < session.count}
-        return Answers(session=session, devices=devices, hung=hung, identities=known, ended_at=time.time_ns())
+    async def _collect(self, child: Child) -> Answers:
+        """Wait for the devices of the open round, until its deadline."""
+        answers = self._open
+        assert answers is not None
+        count, round_ = answers.session.count, answers.session.round
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(self._open_until - time.monotonic(), 0)):
+                while len(answers.devices) + len(answers.hung) < count:
+                    record = await self._receive(child)
+                    if isinstance(record, DeviceRecord) and record.round == round_:
+                        answers.devices[record.index] = record
+                    elif isinstance(record, BusyRecord) and record.round == round_:
+                        answers.hung[record.index] = child.label_of(record.index + 1)
+        self._open = None
+        for index in range(count):
+            if index not in answers.devices:
+                answers.hung[index] = child.label_of(index + 1)
+        answers.identities = {index: known for index, known in self._identities.items() if index < count}
+        answers.ended_at = time.time_ns()
+        return answers
+
+    async def _receive(self, child: Child) -> Record:
+        record = await child.receive()
+        if isinstance(record, AttachedRecord):
+            self._identities[record.index] = record
+        return record
 
     def _judge_hang(self, child: Child, answers: Answers) -> None:
         if not answers.hung or answers.devices:
@@ -256,6 +267,7 @@ class Watch:
         self._child = None
         self._identities = {}
         self._session_since = self._hung_since = self._pressed_at = None
+        self._open = None
         self._started = self._killed = self._stopping = False
 
     def _remember(self, failure: Failed) -> Failed:
