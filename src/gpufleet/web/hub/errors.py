@@ -55,8 +55,10 @@ def _http(request: AnyRequest, error: HTTPException) -> Response[ErrorAnswer]:
         return _answer(404, ErrorAnswer(error="not_found", detail=detail))
     extra = error.extra
     first = extra[0] if isinstance(extra, list) and extra and isinstance(extra[0], dict) else {}
-    field, words = str(first.get("key", "")), str(first.get("message", ""))
-    detail = f"{field}: {words}" if words else error.detail
+    field, words = str(first.get("key", "")), str(first.get("message", "")) or error.detail
+    if field == "data":
+        field = ""  # the framework's name for the whole body
+    detail = f"{field}: {words}" if field else words
     return _answer(status, ErrorAnswer(error=_HTTP_ERRORS.get(status, "bad_request"), detail=detail, field=field))
 
 

@@ -1,0 +1,112 @@
+"""A real hub process over the embedded store, killed without warning."""
+
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from gpufleet.codecs.batch import CONTENT_TYPE
+from tests.fakes.batches import body
+from tests.support.processes import Gpufleet, free_port, get_json
+from tests.support.waiting import wait_until
+
+BATCHES = 400
+KILLS = 3
+
+COUNT_ROWS = """
+import sys
+from gpufleet.stores.clickhouse.store import ClickHouseStore
+
+store = ClickHouseStore.open(sys.argv[1])
+store.migrate()
+print(store.stats()["samples"].rows)
+store.close()
+"""
+
+
+class Poster(threading.Thread):
+    """Posts one batch after the other, each until it is acknowledged, as an agent does."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.url = url
+        self.acknowledged = 0
+        self.base = time.time_ns() - BATCHES * 10**9
+
+    def run(self) -> None:
+        for seq in range(1, BATCHES + 1):
+            content = body(seq, self.base + seq * 10**9, gpus=0)
+            wait_until(lambda content=content: self._post(content), seconds=90, what=f"batch {seq} to be taken")  # type: ignore[misc]
+            self.acknowledged = seq
+
+    def _post(self, content: bytes) -> bool:
+        request = urllib.request.Request(f"{self.url}/v1/batches", data=content, headers={"Content-Type": CONTENT_TYPE})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def start(state: Path, port: int, log: Path) -> Gpufleet:
+    hub = Gpufleet(["hub", "--listen", f"127.0.0.1:{port}", "--state", str(state)], log)
+    try:
+        hub.wait_for(f"http://127.0.0.1:{port}/healthz")
+    except AssertionError:
+        hub.kill()
+        raise
+    return hub
+
+
+def test_every_acknowledged_row_is_there_once_however_often_the_hub_is_killed(tmp_path: Path) -> None:
+    state, log, port = tmp_path / "state", tmp_path / "hub.log", free_port()
+    url = f"http://127.0.0.1:{port}"
+    hub = start(state, port, log)
+    poster = Poster(url)
+    poster.start()
+    try:
+        for kill in range(1, KILLS + 1):
+            wait_until(
+                lambda kill=kill: poster.acknowledged >= kill * BATCHES // (KILLS + 1),  # type: ignore[misc]
+                seconds=90,
+                what="batches to be acknowledged",
+            )
+            hub.kill()
+            hub = start(state, port, log)
+        poster.join(timeout=90)
+        assert poster.acknowledged == BATCHES
+        (sender,) = wait_for_senders(url)
+        assert (sender["missing"], sender["epochs"][0]["received"]) == (0, BATCHES)
+        assert hub.stop() == 0
+    finally:
+        hub.kill()
+    dsn = f"chdb://{state / 'hub' / 'store'}"
+    counted = subprocess.run([sys.executable, "-c", COUNT_ROWS, dsn], capture_output=True, text=True, timeout=60)
+    assert counted.stdout.strip() == str(BATCHES), counted.stderr + log.read_text()
+
+
+def wait_for_senders(url: str) -> list[dict[str, Any]]:
+    wait_until(lambda: get_json(f"{url}/v1/senders"), what="the first flush")
+    found: list[dict[str, Any]] = get_json(f"{url}/v1/senders")
+    return found
+
+
+def test_a_hub_refuses_to_listen_beyond_loopback_unless_told(tmp_path: Path) -> None:
+    hub = Gpufleet(["hub", "--listen", "0.0.0.0:0", "--state", str(tmp_path)], tmp_path / "log")
+    assert hub.process.wait(timeout=30) == 2
+    assert "reachable from other machines" in (tmp_path / "log").read_text()
+
+
+def test_two_hubs_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = start(tmp_path / "state", free_port(), tmp_path / "first.log")
+    try:
+        second = Gpufleet(
+            ["hub", "--listen", "127.0.0.1:0", "--state", str(tmp_path / "state")], tmp_path / "second.log"
+        )
+        assert second.process.wait(timeout=30) == 1
+    finally:
+        first.kill()

@@ -1,0 +1,217 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpufleet.model.answer import AllocationAnswer, GpuRecord, NodeRecord, SenderRecord, SeriesAnswer
+from gpufleet.model.machine import Machine
+from tests.fakes.batches import body
+from tests.web.hub.site import Site, now, running_site
+
+BARE = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}}
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+async def test_from_a_batch_to_an_allocation_s_answer(site: Site) -> None:
+    assert (await site.ask("/v1/allocations/a", "PUT", BARE))[0] == 201
+    await site.post(body(1, now()))
+    status, document = await site.ask("/v1/allocations/a/metrics")
+    assert status == 200
+    answer = msgspec.convert(document, AllocationAnswer)
+    assert (answer.source, answer.reason, answer.aggregate.coverage) == ("host_local_probe", None, "2 of 2 devices")
+    assert answer.host["host_load_1m"].value == 0.5
+    assert set(document) == {field.name for field in msgspec.structs.fields(AllocationAnswer)}
+    status, document = await site.ask("/v1/allocations/a/series?metric=gpu_power_watts&metric=host_load_1m&step=1s")
+    series = msgspec.convert(document, SeriesAnswer).series
+    assert {(one.metric, one.unit) for one in series} == {("gpu_power_watts", "watts"), ("host_load_1m", "")}
+    assert all(sum(point.value is not None for point in one.points) == 1 for one in series)
+
+
+async def test_series_stay_within_the_allocation_s_own_time(site: Site) -> None:
+    await site.post(body(1, now()))  # measured before the allocation began
+    await site.ask("/v1/allocations/a", "PUT", BARE)
+    _, document = await site.ask("/v1/allocations/a/series?metric=gpu_power_watts&step=1s")
+    assert msgspec.convert(document, SeriesAnswer).series == ()
+    _, document = await site.ask(
+        "/v1/allocations/a/series?metric=gpu_power_watts&start=2020-01-01T00:00:00Z&end=2020-01-01T01:00:00%2B01:00"
+        "&step=1m"
+    )
+    assert document["error"] == "bad_request"  # one hour of offset: the end is the start
+    _, document = await site.ask(
+        "/v1/allocations/a/series?metric=gpu_power_watts&start=2020-01-01T00:00:00Z&end=2020-01-01T01:00:00Z"
+    )
+    assert (document["source"], document["series"]) == ("unavailable", [])
+
+
+async def test_lists_show_what_is_known(site: Site) -> None:
+    await site.post(body(1, now(), last_error="the driver's words"), body(3, now()))
+    (node,) = msgspec.convert((await site.ask("/v1/nodes"))[1], tuple[NodeRecord, ...])
+    assert (node.machine.machine.name, node.gpus, node.gpus_reporting, node.stale) == ("node-a", 2, 2, False)
+    (machine,) = (await site.ask("/v1/machines?cluster=local"))[1]
+    assert machine["gpus"] == 2
+    assert (await site.ask(f"/v1/machines/{machine['id']}"))[1]["id"] == machine["id"]
+    assert (await site.ask("/v1/machines?cluster=other"))[1] == []
+    gpus = msgspec.convert((await site.ask("/v1/gpus"))[1], tuple[GpuRecord, ...])
+    assert [one.device.uuid for one in gpus] == ["GPU-0", "GPU-1"]
+    for name in (gpus[0].device.id, "GPU-0"):
+        assert (await site.ask(f"/v1/gpus/{name}"))[1]["device"]["uuid"] == "GPU-0"
+    (sender,) = msgspec.convert((await site.ask("/v1/senders"))[1], tuple[SenderRecord, ...])
+    assert (sender.missing, sender.epochs[0].gaps, sender.late) == (1, ((2, 2),), False)
+
+
+async def test_one_uuid_on_two_machines_names_both(site: Site) -> None:
+    other = Machine(name="node-b", machine_id="b" * 32, boot_id="boot-b")
+    await site.post(body(1, now()), body(1, now(), sender="node-b", machine=other))
+    status, document = await site.ask("/v1/gpus/GPU-0")
+    assert (status, document["error"], len(document["candidates"])) == (409, "ambiguous", 2)
+    for candidate in document["candidates"]:
+        assert (await site.ask(f"/v1/gpus/{candidate}"))[0] == 200
+
+
+async def test_an_allocation_is_put_changed_and_closed(site: Site) -> None:
+    assert (await site.ask("/v1/allocations/a", "PUT", BARE))[0] == 201
+    status, first = await site.ask("/v1/allocations/a", "PUT", BARE)
+    assert (status, first["generation"]) == (200, 1)
+    status, second = await site.ask("/v1/allocations/a", "PUT", {**BARE, "team": "blue"})
+    assert (status, second["generation"]) == (200, 2)
+    assert (await site.ask("/v1/allocations"))[1] == [second]
+    closed = await site.ask("/v1/allocations/a", "DELETE")
+    assert closed == await site.ask("/v1/allocations/a", "DELETE")
+    assert closed[1]["closed_at"]
+    assert (await site.ask("/v1/allocations/a", "PUT", BARE))[0] == 409
+    assert (await site.ask("/v1/allocations/a/metrics"))[1]["reason"] == "ended"
+
+
+@pytest.mark.parametrize(
+    ("document", "field"),
+    [
+        ({"kind": "bare_metal", "target": {"cluster": "local"}}, "target.machine"),
+        ({"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": "v", "machine": "m"}}, "target.machine"),
+        ({"kind": "bare_metal", "target": {"cluster": "elsewhere", "machine": "m"}}, "target.cluster"),
+        ({"kind": "bare_metal", "target": {"cluster": "", "machine": "m"}}, "target.cluster"),
+        ({"kind": "mainframe", "target": {"cluster": "local", "machine": "m"}}, "kind"),
+        ({**BARE, "surprise": 1}, ""),
+        ({**BARE, "valid_from": "2026-01-02T00:00:00Z", "valid_to": "2026-01-01T00:00:00Z"}, "valid_to"),
+        ({**BARE, "valid_from": "2026-01-02T00:00:00"}, "valid_from"),
+        ({**BARE, "valid_from": "yesterday"}, "valid_from"),
+        ({**BARE, "expected": {"H200": -1}}, "expected[...]"),
+        ([], ""),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(site: Site, document: object, field: str) -> None:
+    status, answer = await site.ask("/v1/allocations/a", "PUT", document)
+    assert (status, answer["error"]) == (400, "bad_request")
+    assert answer["detail"]
+    assert answer.get("field", "") in (field, field.rpartition(".")[0])
+
+
+@pytest.mark.parametrize("id_", ["-a", "a%20b", "a" * 129, "%C3%A9"])
+async def test_an_id_is_plain(site: Site, id_: str) -> None:
+    status, answer = await site.ask(f"/v1/allocations/{id_}", "PUT", BARE)
+    assert (status, answer.get("field")) == (400, "id")
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("", "metric"),
+        ("metric=made_up", "metric"),
+        ("metric=gpu_name", "metric"),
+        ("metric=host_cpu_seconds_total", "metric"),
+        ("metric=gpu_power_watts&step=0", "step"),
+        ("metric=gpu_power_watts&step=fast", "step"),
+        ("metric=gpu_power_watts&start=now", "start"),
+        ("metric=gpu_power_watts&start=2026-01-01T00:00:00", "start"),
+        ("metric=gpu_power_watts&start=2020-01-01T00:00:00Z&end=2026-01-01T00:00:00Z", "step"),
+        ("metric=gpu_power_watts&start=2026-01-01T00:00:00Z&end=2025-01-01T00:00:00Z", "end"),
+    ],
+)
+async def test_a_series_that_cannot_be_meant_is_refused(site: Site, query: str, field: str) -> None:
+    await site.ask("/v1/allocations/a", "PUT", BARE)
+    status, answer = await site.ask(f"/v1/allocations/a/series?{query}")
+    assert (status, answer["error"], answer["field"]) == (400, "bad_request", field)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/allocations/none",
+        "/v1/allocations/none/metrics",
+        "/v1/allocations/none/series?metric=gpu_power_watts",
+        "/v1/machines/none",
+        "/v1/gpus/none",
+        "/v1/gpus/local/none/gpu/none",
+        "/nowhere",
+    ],
+)
+async def test_what_is_not_there_is_not_found(site: Site, path: str) -> None:
+    status, answer = await site.ask(path)
+    assert (status, answer["error"]) == (404, "not_found")
+
+
+async def test_another_method_is_refused_in_the_same_shape(site: Site) -> None:
+    status, answer = await site.ask("/v1/nodes", "PUT", {})
+    assert (status, answer["error"]) == (405, "method_not_allowed")
+
+
+async def test_slices_have_no_answer_yet_and_say_so(site: Site) -> None:
+    await site.post(body(1, now()))
+    vm = "11111111-0000-0000-0000-000000000001"  # the host's own system UUID
+    await site.ask("/v1/allocations/s", "PUT", {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": vm}})
+    _, answer = await site.ask("/v1/allocations/s/metrics")
+    assert (answer["source"], answer["reason"]) == ("unavailable", "guest_not_collected")
+    assert (answer["devices"], answer["host"]) == ([], {})
+    _, answer = await site.ask("/v1/allocations/s/series?metric=gpu_power_watts")
+    assert (answer["source"], answer["series"]) == ("unavailable", [])
+
+
+async def test_openapi_describes_every_route(site: Site) -> None:
+    _, document = await site.ask("/openapi.json")
+    assert document["info"]["title"] == "gpufleet"
+    assert set(document["paths"]) >= {
+        "/v1/allocations",
+        "/v1/allocations/{allocation_id}",
+        "/v1/allocations/{allocation_id}/metrics",
+        "/v1/allocations/{allocation_id}/series",
+        "/v1/gpus",
+        "/v1/gpus/{gpu_id}",
+        "/v1/machines",
+        "/v1/machines/{machine_id}",
+        "/v1/nodes",
+        "/v1/senders",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    }
+    assert set(document["paths"]["/v1/allocations/{allocation_id}"]) == {"get", "put", "delete"}
+    assert all(op["summary"] for path in document["paths"].values() for op in path.values())
+    assert "AllocationAnswer" in document["components"]["schemas"]
+
+
+async def test_the_hub_watches_itself(site: Site) -> None:
+    assert (await site.ask("/healthz"))[1] == {"status": "ok"}
+    assert (await site.ask("/readyz"))[1] == {"status": "ready"}
+    await site.post(body(1, now()))
+    page = await site.text("/metrics")
+    assert "gpufleet_hub_accepted_batches_total{} 1" in page
+    assert "gpufleet_hub_wal_records{} " in page
+    site.store.down = True
+    status, _ = await site.ask("/v1/nodes")
+    assert status == 200  # questions do not need writing
+
+
+async def test_a_hub_keeps_its_word_over_a_restart(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        await site.ask("/v1/allocations/a", "PUT", BARE)
+        await site.post(body(1, now()))
+        machine = (await site.ask("/v1/machines"))[1][0]["id"]
+    async with running_site(tmp_path) as site:
+        assert (await site.ask("/v1/allocations/a"))[1]["generation"] == 1
+        assert (await site.ask("/v1/machines"))[1][0]["id"] == machine
+        assert (await site.ask("/v1/senders"))[1][0]["epochs"][0]["received"] == 1
