@@ -16,9 +16,11 @@ import typer
 
 from gpufleet import __version__
 from gpufleet.cli.agent import agent
+from gpufleet.cli.allocation import allocation_app
 from gpufleet.cli.config import config_app
 from gpufleet.cli.doctor import doctor
 from gpufleet.cli.hub import hub
+from gpufleet.cli.query import query_app
 from gpufleet.cli.snapshot import snapshot
 from gpufleet.cli.version import version
 from gpufleet.cli.why import why
@@ -32,10 +34,14 @@ _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__na
 COMMANDS = (snapshot, why, doctor, agent, hub, version)
 """Every command, in the order of the help. Their modules import what is heavy only when they run."""
 
+GROUPS = {"allocation": allocation_app, "query": query_app, "config": config_app}
+"""Commands that have commands of their own."""
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 for _command in COMMANDS:
     app.command()(_command)
-app.add_typer(config_app, name="config")
+for _name, _commands in GROUPS.items():
+    app.add_typer(_commands, name=_name)
 
 
 def _print_version(wanted: bool) -> None:
