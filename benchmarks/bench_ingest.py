@@ -7,7 +7,6 @@ hub process's own, bytes are what the store's folder holds after its parts were 
 """
 
 import asyncio
-import os
 import sys
 import tempfile
 import time
@@ -15,9 +14,10 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.fakes.fleet import VALUES_PER_BATCH, batch
+from benchmarks.processes import cpu_seconds, folder_bytes, resident_mib
 from benchmarks.table import Table
 from gpufleet.codecs.batch import encode
+from tests.fakes.fleet import VALUES_PER_BATCH, batch
 from tests.support.processes import Gpufleet, free_port, get_text
 
 NODES, STEPS, CONNECTIONS = 500, 20, 32
@@ -55,22 +55,6 @@ def gauge(page: str, name: str) -> float:
     raise KeyError(name)
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return processor time a process has used (utime and stime of /proc/PID/stat)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def resident_mib(pid: int) -> float:
-    """Return resident memory of a process."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def folder_bytes(folder: Path) -> int:
-    """Return the sizes of all files below a folder."""
-    return sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
-
-
 def main() -> int:
     """Run and print."""
     start = time.time_ns() - STEPS * 15_000_000_000 - 60_000_000_000
@@ -93,7 +77,7 @@ def main() -> int:
             cpu = cpu_seconds(hub.process.pid) - cpu_before
             resident = resident_mib(hub.process.pid)
             hub.stop()
-        disk = folder_bytes(folder / "state" / "store")
+        disk = folder_bytes(folder / "state" / "hub" / "store")
     values = len(bodies) * VALUES_PER_BATCH
     table = Table("ingest: HTTP to durable store", "what", "figure")
     table.row("batches x values", f"{len(bodies)} x {VALUES_PER_BATCH}")

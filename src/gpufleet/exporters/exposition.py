@@ -22,8 +22,9 @@ class Page:
         self._lines[family] = []
 
     def add(self, family: str, labels: str, value: float) -> None:
-        """Add one series; `labels` as `labelled` writes them."""
-        self._lines[family].append(f"{family}{{{labels}}} {number(value)}\n")
+        """Add one series; `labels` as `labelled` writes them, or empty for none."""
+        series = f"{family}{{{labels}}}" if labels else family
+        self._lines[family].append(f"{series} {number(value)}\n")
 
     def encode(self) -> bytes:
         """Return the page."""

@@ -1,0 +1,75 @@
+"""What an agent costs its node: 8 fake H200s, every reader, real processes.
+
+Method: a real `gpufleet agent` over the fake driver library, fast lane every second (ten times its default) so that
+many rounds fit into the run, no hub. Processor time is what agent and NVML child used over the run, divided by fast
+rounds; the slow and static lanes at a sixth and a sixtieth of the rounds are in it, as are assembly and rendering.
+The fake driver answers at once: this is gpufleet's own cost, the real driver's comes on top. `/metrics` is asked 1,000
+times over one kept connection while rounds go on.
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import aiohttp
+
+from benchmarks.processes import children, cpu_seconds, proportional_mib, resident_mib
+from benchmarks.table import Table
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.scenario import Scenario
+from tests.support.processes import Gpufleet, free_port, get_text
+
+GPUS, SECONDS, REQUESTS = 8, 30, 1000
+CONFIG = 'node = "bench"\n[lanes]\nfast = 1.0\nslow = 6.0\nstatic = 60.0\n'
+
+
+async def ask(url: str) -> tuple[list[float], int]:
+    """Ask for the page again and again; return the latencies in seconds, sorted, and its size."""
+    spans, size = [], 0
+    async with aiohttp.ClientSession() as session:
+        for _ in range(REQUESTS):
+            began = time.perf_counter()
+            async with session.get(url) as answer:
+                size = len(await answer.read())
+            spans.append(time.perf_counter() - began)
+            await asyncio.sleep(0.002)
+    return sorted(spans), size
+
+
+def main() -> int:
+    """Run and print."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch:
+        folder = Path(scratch)
+        driver = FakeNvml(folder, Scenario.healthy(GPUS))
+        (folder / "agent.toml").write_text(CONFIG)
+        port = free_port()
+        arguments = ["agent", "--config", str(folder / "agent.toml"), "--listen", f"127.0.0.1:{port}"]
+        arguments += ["--state", str(folder / "state")]
+        with Gpufleet(arguments, folder / "log", driver.environment) as agent:
+            url = f"http://127.0.0.1:{port}/metrics"
+            agent.wait_for(f"http://127.0.0.1:{port}/readyz")
+            processes = [agent.process.pid, *children(agent.process.pid)]
+            before = [cpu_seconds(pid) for pid in processes]
+            time.sleep(SECONDS)
+            used = [cpu_seconds(pid) - start for pid, start in zip(processes, before, strict=True)]
+            spans, size = asyncio.run(ask(url))
+            resident = [resident_mib(pid) for pid in processes]
+            proportional = [proportional_mib(pid) for pid in processes]
+            series = sum(not line.startswith("#") for line in get_text(url).splitlines())
+            agent.stop()
+    table = Table(f"agent: {GPUS} fake GPUs, all readers", "what", "figure")
+    table.row("processor time a round, agent", f"{used[0] / SECONDS * 1e3:.1f} ms")
+    table.row("processor time a round, NVML child", f"{sum(used[1:]) / SECONDS * 1e3:.1f} ms")
+    table.row("resident, agent + child", f"{resident[0]:.0f} + {sum(resident[1:]):.0f} MiB")
+    table.row("proportional, agent + child", f"{proportional[0]:.0f} + {sum(proportional[1:]):.0f} MiB")
+    table.row("/metrics", f"{series} series, {size} bytes")
+    table.row("/metrics p50", f"{spans[len(spans) // 2] * 1e3:.2f} ms")
+    table.row("/metrics p99", f"{spans[len(spans) * 99 // 100] * 1e3:.2f} ms")
+    table.print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""What a process has used, from its files in /proc."""
+
+import os
+from pathlib import Path
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return processor time a process has used (utime and stime of /proc/PID/stat, proc(5))."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mib(pid: int) -> float:
+    """Return resident memory of a process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def proportional_mib(pid: int) -> float:
+    """Return memory of a process with shared pages divided among those who share them."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError(f"/proc/{pid}/smaps_rollup has no Pss")
+
+
+def children(pid: int) -> list[int]:
+    """Return the process ids of a process's children."""
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in listed.split()]
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the sizes of all files below a folder."""
+    return sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
