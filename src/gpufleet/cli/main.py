@@ -1,10 +1,9 @@
 """The command `gpufleet`. Here, and nowhere else, errors become exit codes.
 
 0   done
-1   it could not be done; stderr says why
+1   it could not be done; stderr says why, unless whoever read our output stopped reading
 2   wrong usage or configuration
 130 interrupted
-141 whoever read our output stopped reading
 """
 
 import logging
@@ -26,7 +25,7 @@ from gpufleet.cli.version import version
 from gpufleet.cli.why import why
 from gpufleet.model.errors import ConfigError, GpufleetError
 
-FAILED, USAGE, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 # typer does not export the base of its usage errors: click's own, or that of the copy it carries.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -84,7 +83,7 @@ def _run() -> int:
     except BrokenPipeError:
         # Python flushes stdout once more when it ends: give it somewhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        return FAILED
     return code if isinstance(code, int) else 0
 
 

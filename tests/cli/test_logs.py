@@ -1,0 +1,34 @@
+"""Log lines for machines and for people."""
+
+import json
+import logging
+
+from gpufleet.cli.logs import HumanFormatter, JsonFormatter
+
+
+def record(level: int, message: str, *args: object, error: BaseException | None = None) -> logging.LogRecord:
+    info = (type(error), error, error.__traceback__) if error is not None else None
+    return logging.LogRecord("gpufleet.agent", level, __file__, 1, message, args, info)
+
+
+def test_json_lines_are_objects_with_a_utc_time() -> None:
+    line = JsonFormatter().format(record(logging.WARNING, "reader %s:\n%s", "nvml", 'a "quote"'))
+    document = json.loads(line)
+    assert "\n" not in line
+    assert document["message"] == 'reader nvml:\na "quote"'
+    assert (document["level"], document["logger"]) == ("warning", "gpufleet.agent")
+    assert document["at"].endswith("Z")
+
+
+def test_an_error_brings_its_traceback() -> None:
+    try:
+        raise ValueError("why")
+    except ValueError as error:
+        made = record(logging.ERROR, "x", error=error)
+    assert "ValueError: why" in json.loads(JsonFormatter().format(made))["error"]
+    assert HumanFormatter().format(made).endswith("ValueError: why")
+
+
+def test_people_see_the_level_where_it_matters() -> None:
+    assert HumanFormatter().format(record(logging.INFO, "agent answers")).endswith(" agent answers")
+    assert "warning: careful" in HumanFormatter().format(record(logging.WARNING, "careful"))

@@ -1,0 +1,111 @@
+"""`gpufleet snapshot`, as a process: this host for real, GPUs through a fake driver."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.fakes.nvml.driver import FakeNvml
+from tests.support.command import gpufleet
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapshot.schema.json").read_text())
+
+
+def test_json_of_this_host_follows_the_schema_and_has_real_values(fake: FakeNvml) -> None:
+    done = gpufleet("snapshot", "--json", env=fake.environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMA)
+    assert document["node"]["name"] == os.uname().nodename
+    host = document["host"]["readings"]
+    assert 0 <= host["host_cpu_utilization_ratio"]["value"] <= 1
+    assert host["host_memory_total_bytes"]["value"] > 1 << 20
+    assert document["aggregate"]["coverage"] == "8 of 8 devices"
+    assert [device["readings"]["gpu_temperature_celsius"]["value"] for device in document["devices"]] == [
+        31 + index for index in range(8)
+    ]
+    assert document["capabilities"]["nvml"] == "available"
+
+
+def test_the_screen_has_a_line_for_each_gpu(fake: FakeNvml) -> None:
+    done = gpufleet("snapshot", env=fake.environment)
+    assert done.returncode == 0
+    assert done.stdout.count("NVIDIA H200") == 8
+    assert "8 of 8 devices report" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_without_a_driver_the_host_is_shown_and_the_drivers_words_are_told() -> None:
+    done = gpufleet("snapshot", env={"LD_LIBRARY_PATH": "/nonexistent"})
+    assert done.returncode == 0
+    assert "cores" in done.stdout
+    document = json.loads(gpufleet("snapshot", "--format", "json").stdout)
+    nvml = [report for report in document["readers"] if report["reader"] == "nvml"]
+    if nvml[0]["state"] == "failed":
+        assert document["devices"] == [] or all(device["side"] == "pci_only" for device in document["devices"])
+        assert nvml[0]["last_error"]
+
+
+def test_csv_and_prometheus_are_readable_by_others(fake: FakeNvml) -> None:
+    done = gpufleet("snapshot", "-f", "csv", env=fake.environment)
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert len({row["uuid"] for row in rows if row["uuid"]}) == 8
+    done = gpufleet("snapshot", "-f", "prometheus", env=fake.environment)
+    names = {family.name for family in text_string_to_metric_families(done.stdout)}
+    assert {"gpufleet_gpu_power_watts", "gpufleet_host_load_1m", "gpufleet_build_info"} <= names
+
+
+@pytest.mark.system
+def test_promtool_accepts_the_page_of_this_host(peer: Callable[[str], Path], fake: FakeNvml) -> None:
+    page = gpufleet("snapshot", "-f", "prometheus", env=fake.environment).stdout
+    done = subprocess.run(
+        [peer("promtool"), "check", "metrics"], input=page, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_a_disabled_reader_is_not_asked(fake: FakeNvml) -> None:
+    env = {**fake.environment, "GPUFLEET_AGENT_READERS__NVML__ENABLED": "false"}
+    document = json.loads(gpufleet("snapshot", "--json", env=env).stdout)
+    assert {report["reader"] for report in document["readers"]} == {"host"}
+
+
+def test_a_running_agent_can_be_asked(agent_url: str) -> None:
+    document = json.loads(gpufleet("snapshot", "--json", "--agent", agent_url).stdout)
+    assert document["aggregate"]["coverage"] == "1 of 3 devices"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (503, b'{"detail":"not yet"}', "answers 503: not yet"),
+        (200, b'{"schema":"gpufleet.snapshot/9"}', "does not answer with a snapshot of this version"),
+        (200, b"<html>", "does not answer with a snapshot of this version"),
+    ],
+)
+def test_an_agent_that_answers_something_else_is_told(
+    served: dict[str, tuple[int, bytes]], agent_url: str, status: int, body: bytes, words: str
+) -> None:
+    served["/v1/snapshot"] = (status, body)
+    done = gpufleet("snapshot", "--agent", agent_url)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_reader_of_our_output_that_goes_away_is_no_accident(agent_url: str) -> None:
+    command = [sys.executable, "-m", "gpufleet.cli.main", "snapshot", "--json", "--agent", agent_url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) == 141

@@ -1,0 +1,125 @@
+"""`gpufleet why`: finding what is meant, and explaining every reading of it."""
+
+import json
+
+import pytest
+
+from gpufleet.cli.devices import find_device
+from gpufleet.cli.errors import CommandError
+from gpufleet.model.catalogue import CATALOGUE, Subject
+from tests.fakes.nvml.driver import FakeNvml
+from tests.support.command import gpufleet
+from tests.support.snapshots import example_snapshot
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "how"),
+    [
+        ("GPU-00000000-0000", "gpu/GPU-00000000-0000", "UUID"),
+        ("gpu-00000001", "gpu/GPU-00000001-0000", "UUID"),
+        ("00000001", "gpu/GPU-00000001-0000", "UUID"),
+        ("0000:19:00.0", "gpu/pci/0000:19:00.0", "PCI address"),
+        ("00000000:19:00.0", "gpu/pci/0000:19:00.0", "PCI address"),
+        ("19:00.0", "gpu/pci/0000:19:00.0", "PCI address"),
+        ("1", "gpu/GPU-00000001-0000", "index"),
+    ],
+)
+def test_a_device_is_found_by_what_people_have_at_hand(words: str, key: str, how: str) -> None:
+    found = find_device(example_snapshot(), words)
+    assert found is not None
+    assert (found[0].key, found[1].split(",")[0]) == (key, how)
+
+
+@pytest.mark.parametrize("words", ["7", "none", "", "0000:ff:00.0", "0000:zz:00.0", "GPU-9"])
+def test_what_fits_nothing_is_nothing(words: str) -> None:
+    assert find_device(example_snapshot(), words) is None
+
+
+@pytest.mark.parametrize("words", ["GPU-0000000", "0000:10:00.0"])
+def test_what_fits_several_names_them(words: str) -> None:
+    with pytest.raises(CommandError, match="fits 2 devices: "):
+        find_device(example_snapshot(), words)
+
+
+def test_every_reading_is_explained(agent_url: str) -> None:
+    done = gpufleet("why", "GPU-00000001", "--agent", agent_url, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (part,) = document["parts"]
+    lines = {line["metric"]: line for line in part["lines"]}
+    power = lines["gpu_power_watts"]
+    assert (power["absent"], power["detail"]) == ("timeout", "nvmlDeviceGetTemperatureV")
+    assert (power["reader"], power["side"], power["unit"]) == ("nvml", "host", "watts")
+    assert power["age_seconds"] > 0
+    assert lines["gpu_fan_speed_ratio"]["absent"] == "not_collected" if "gpu_fan_speed_ratio" in lines else True
+    expected = {m.name for m in CATALOGUE.values() if Subject.GPU in m.subjects and not m.dims}
+    assert expected <= set(lines)
+    assert lines["gpu_vbios_version"]["absent"] == "not_collected"
+    assert "reader nvml partial: gpu/GPU-00000001-0000: hung in nvmlDeviceGetTemperatureV" in document["facts"]
+
+
+def test_a_device_handed_to_a_guest_says_so(agent_url: str) -> None:
+    done = gpufleet("why", "0000:19:00.0", "--agent", agent_url)
+    assert done.returncode == 0
+    assert "its driver: vfio-pci" in done.stdout
+    assert "bound_to_vfio: it is handed to a guest" in done.stdout
+
+
+def test_an_absence_by_nature_quotes_the_catalogue(fake: FakeNvml) -> None:
+    done = gpufleet("why", "0", "--json", env=fake.environment)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    fan = next(line for line in document["parts"][0]["lines"] if line["metric"].startswith("gpu_fan_speed_ratio"))
+    assert (fan["absent"], fan["catalogue"]) == ("not_supported", "passively cooled boards have no fan")
+    assert "recognised by index, which can change when the machine restarts" in document["facts"]
+
+
+def test_the_host_can_be_asked_about_too(agent_url: str) -> None:
+    done = gpufleet("why", "host", "--agent", agent_url)
+    assert "host_system_uuid" in done.stdout
+    assert "not_permitted: needs root" in done.stdout
+    assert "host_network_receive_bytes_total{interface=eth0,class=physical}" in done.stdout
+
+
+def test_what_is_not_known_is_told_with_what_is(agent_url: str) -> None:
+    done = gpufleet("why", "7", "--agent", agent_url)
+    assert done.returncode == 1
+    assert "GPU-00000000-0000" in done.stderr
+    assert "--hub" in done.stderr
+
+
+ANSWER = {
+    "allocation": {
+        "id": "a/1",
+        "generation": 2,
+        "spec": {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": "u"}},
+        "created_at": "2026-01-01T00:00:00Z",
+    },
+    "source": "unavailable",
+    "reason": "guest_not_collected",
+    "detail": "nothing reads this guest",
+    "measured_at": None,
+    "received_at": None,
+    "age_seconds": None,
+    "last_error": None,
+    "aggregate": {"coverage": "0 of 0 devices", "reporting": 0, "devices": 0, "metrics": {}},
+    "machine": None,
+    "devices": [],
+    "host": {},
+    "host_dimensions": [],
+}
+
+
+def test_an_allocation_is_explained_by_its_hub(served: dict[str, tuple[int, bytes]], agent_url: str) -> None:
+    served["/v1/allocations/a%2F1/metrics"] = (200, json.dumps(ANSWER).encode())
+    done = gpufleet("why", "a/1", "--hub", agent_url)
+    assert done.returncode == 0, done.stderr
+    assert "allocation a/1" in done.stdout
+    assert "unavailable because guest_not_collected: nothing reads this guest" in done.stdout
+    assert "0 of 0 devices report" in done.stdout
+
+
+def test_a_hub_that_does_not_know_the_allocation_is_quoted(agent_url: str) -> None:
+    done = gpufleet("why", "a/2", "--hub", agent_url)
+    assert done.returncode == 1
+    assert "answers 404: there is nothing at this path" in done.stderr
