@@ -31,7 +31,7 @@ def served() -> Iterator[dict[str, tuple[int, bytes]]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *_: object) -> None:
             return
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

@@ -108,4 +108,4 @@ def test_a_reader_of_our_output_that_goes_away_is_no_accident(agent_url: str) ->
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(30) == 141
+        assert process.wait(30) == 1

@@ -88,7 +88,7 @@ def test_what_is_not_known_is_told_with_what_is(agent_url: str) -> None:
     assert "--hub" in done.stderr
 
 
-ANSWER = {
+ANSWER: dict[str, object] = {
     "allocation": {
         "id": "a/1",
         "generation": 2,
