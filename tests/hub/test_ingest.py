@@ -1,16 +1,18 @@
 import asyncio
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from gpufleet.hub.counters import Counters
-from gpufleet.hub.ingest import ForeignClusterError, Ingest, Standing
+from gpufleet.hub.ingest import SMALL_BYTES, ForeignClusterError, Ingest, Standing
 from gpufleet.hub.ledger import MAX_RANGES, Ledger
 from gpufleet.hub.wal import Wal
 from gpufleet.model.errors import SpoolError, WireError
 from gpufleet.model.ledger import SequenceKey
-from tests.fakes.batches import EPOCH, body
+from tests.fakes.batches import EPOCH, body, gpu_sample, gpu_view
 
 NOW = 10**18
 KEY = SequenceKey("local", "node-a", EPOCH)
@@ -23,37 +25,49 @@ def wal(tmp_path: Path) -> Iterator[Wal]:
     wal.close()
 
 
-def make(wal: Wal, ledger: Ledger | None = None) -> Ingest:
-    return Ingest(wal=wal, ledger=ledger or Ledger({}), clusters=frozenset({"local"}), counters=Counters())
+@pytest.fixture
+def make(wal: Wal) -> Iterator[Callable[..., Ingest]]:
+    with ThreadPoolExecutor(1) as decoding:
+
+        def made(ledger: Ledger | None = None) -> Ingest:
+            return Ingest(
+                wal=wal,
+                ledger=ledger or Ledger({}),
+                clusters=frozenset({"local"}),
+                counters=Counters(),
+                decoding=decoding,
+            )
+
+        yield made
 
 
-async def test_a_batch_is_accepted_once_and_a_duplicate_after(wal: Wal) -> None:
-    ingest = make(wal)
+async def test_a_batch_is_accepted_once_and_a_duplicate_after(wal: Wal, make: Callable[..., Ingest]) -> None:
+    ingest = make()
     taken = [await ingest.take(body(1, NOW), NOW) for _ in range(3)]
     assert [one.status for one in taken] == [Standing.ACCEPTED, Standing.DUPLICATE, Standing.DUPLICATE]
     assert wal.waiting_records == 1
 
 
-async def test_the_same_batch_at_the_same_moment_is_written_once(wal: Wal) -> None:
-    ingest = make(wal)
+async def test_the_same_batch_at_the_same_moment_is_written_once(wal: Wal, make: Callable[..., Ingest]) -> None:
+    ingest = make()
     taken = await asyncio.gather(*(ingest.take(body(1, NOW), NOW) for _ in range(10)))
     assert sorted(one.status for one in taken) == ["accepted"] + ["duplicate"] * 9
     assert wal.waiting_records == 1
 
 
-async def test_another_epoch_is_another_run_of_numbers(wal: Wal) -> None:
-    ingest = make(wal)
+async def test_another_epoch_is_another_run_of_numbers(wal: Wal, make: Callable[..., Ingest]) -> None:
+    ingest = make()
     await ingest.take(body(1, NOW), NOW)
     assert (await ingest.take(body(1, NOW, epoch="f" * 32), NOW)).status is Standing.ACCEPTED
 
 
-async def test_a_foreign_cluster_is_refused_by_name(wal: Wal) -> None:
+async def test_a_foreign_cluster_is_refused_by_name(make: Callable[..., Ingest]) -> None:
     with pytest.raises(ForeignClusterError, match="serves local, not 'elsewhere'"):
-        await make(wal).take(body(1, NOW, cluster="elsewhere"), NOW)
+        await make().take(body(1, NOW, cluster="elsewhere"), NOW)
 
 
-async def test_a_full_log_refuses_and_never_forgets_what_it_acknowledged(wal: Wal) -> None:
-    ingest = make(wal)
+async def test_a_full_log_refuses_and_never_forgets_what_it_acknowledged(wal: Wal, make: Callable[..., Ingest]) -> None:
+    ingest = make()
     accepted = 0
     refused: SpoolError | None = None
     while refused is None:
@@ -71,18 +85,20 @@ async def test_a_full_log_refuses_and_never_forgets_what_it_acknowledged(wal: Wa
     assert (await ingest.take(body(accepted + 1, NOW), NOW)).status is Standing.ACCEPTED
 
 
-async def test_a_batch_that_could_not_be_made_durable_is_not_held(wal: Wal) -> None:
+async def test_a_batch_that_could_not_be_made_durable_is_not_held(wal: Wal, make: Callable[..., Ingest]) -> None:
     ledger = Ledger({})
-    ingest = make(wal, ledger)
+    ingest = make(ledger)
     wal.close()
     results = await asyncio.gather(*(ingest.take(body(1, NOW), NOW) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(one, SpoolError) for one in results)
     assert not ledger.holds(KEY, 1)
 
 
-async def test_a_client_that_goes_away_leaves_ledger_and_log_in_agreement(wal: Wal) -> None:
+async def test_a_client_that_goes_away_leaves_ledger_and_log_in_agreement(
+    wal: Wal, make: Callable[..., Ingest]
+) -> None:
     ledger = Ledger({})
-    ingest = make(wal, ledger)
+    ingest = make(ledger)
     task = asyncio.create_task(ingest.take(body(1, NOW), NOW))
     await asyncio.sleep(0)
     task.cancel()
@@ -92,19 +108,29 @@ async def test_a_client_that_goes_away_leaves_ledger_and_log_in_agreement(wal: W
     assert wal.waiting_records == 1
 
 
-async def test_holes_in_one_epoch_are_bounded(wal: Wal) -> None:
+async def test_holes_in_one_epoch_are_bounded(wal: Wal, make: Callable[..., Ingest]) -> None:
     ledger = Ledger({KEY: tuple((2 * n, 2 * n) for n in range(1, MAX_RANGES + 1))})
-    ingest = make(wal, ledger)
+    ingest = make(ledger)
     with pytest.raises(WireError, match="one hole too many"):
         await ingest.take(body(10 * MAX_RANGES, NOW), NOW)
     assert (await ingest.take(body(1, NOW), NOW)).status is Standing.ACCEPTED
 
 
-async def test_the_log_knows_the_age_of_its_oldest_record(wal: Wal) -> None:
-    ingest = make(wal)
+async def test_the_log_knows_the_age_of_its_oldest_record(wal: Wal, make: Callable[..., Ingest]) -> None:
+    ingest = make()
     assert wal.oldest_received_at is None
     await ingest.take(body(1, NOW), NOW)
     await ingest.take(body(2, NOW), NOW + 5)
     assert wal.oldest_received_at == NOW
     wal.acknowledge([1])
     assert wal.oldest_received_at == NOW + 5
+
+
+async def test_a_large_batch_is_taken_like_any_other(make: Callable[..., Ingest]) -> None:
+    chance = random.Random(1)
+    samples = tuple(gpu_sample(gpu_view(n), NOW, gpu_power_watts=chance.random() * 700) for n in range(20_000))
+    large = body(1, NOW, samples=samples)
+    assert len(large) > SMALL_BYTES
+    ingest = make()
+    taken = await asyncio.gather(*(ingest.take(large, NOW) for _ in range(3)))
+    assert sorted(one.status for one in taken) == ["accepted", "duplicate", "duplicate"]

@@ -196,3 +196,19 @@ def test_bad_values_become_absences_and_are_counted(hub: Hub) -> None:
     hub.writer.flush([WalRecord(1, NOW, body(1, NOW, samples=(sample,)))])
     assert hub.counters.invalid_values == {"gpu_power_watts": 1, "gpu_utilization_ratio": 1}
     assert hub.counters.unknown_metrics == {"made_up": 1}
+
+
+def test_a_group_is_bounded_by_what_it_unpacks_to(hub: Hub) -> None:
+    small = Writer(
+        wal=WAL,
+        store=hub.store,
+        registry=hub.registry,
+        quarantine=Quarantine(hub.folder / "q"),
+        counters=hub.counters,
+        max_cells=1,
+    )
+    waiting = records(1, 2, 3)
+    for seq in (1, 2, 3):
+        assert small.flush(waiting) == [seq]
+        waiting = waiting[1:]
+    assert hub.store.seqs == [1, 2, 3]

@@ -53,41 +53,46 @@ class Flusher:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                written = await loop.run_in_executor(self._thread, self._flush_once)
+                more = await loop.run_in_executor(self._thread, self._flush_once)
                 self.failures = 0
             except Exception as error:  # noqa: BLE001 - the loop's one catch point: whatever it is, the log holds
-                written = 0
+                more = False
                 self.failures += 1
                 self._counters.flush_failures += 1
                 LOG.warning("flush failed (%d in a row), will try again: %s", self.failures, error)
-            if self._stop.is_set() and (self.failures >= LAST_ATTEMPTS or (written == 0 and self.failures == 0)):
+            if self._stop.is_set() and self._is_finished():
                 return
-            if written < self._max_records and not (written and self._stop.is_set()):
+            if not more:
                 await self._pause()
+
+    def _is_finished(self) -> bool:
+        return self.failures >= LAST_ATTEMPTS or (self.failures == 0 and self._wal.waiting_records == 0)
 
     async def _pause(self) -> None:
         seconds = min(self._interval * 2**self.failures, MAX_PAUSE_SECONDS) if self.failures else self._interval
         if self._stop.is_set():
-            seconds = min(seconds, self._interval)
-            await asyncio.sleep(seconds)
+            if self.failures:
+                await asyncio.sleep(min(seconds, self._interval))
             return
         try:
             await asyncio.wait_for(self._stop.wait(), seconds)
         except TimeoutError:
             return
 
-    def _flush_once(self) -> int:
-        """Flush one group, and return how many records it was."""
+    def _flush_once(self) -> bool:
+        """Flush one group, and return whether it was a full one, so that the next need not wait."""
         started = self._clock.monotonic()
         repeat = self._writer.repeats
         records = self._next_records(repeat)
         if not records and repeat is None:
-            return 0
+            return False
         done = self._writer.flush(records)
         self._wal.acknowledge(done)
         self._counters.last_flush_at = self._clock.now_ns()
         self._counters.last_flush_seconds = self._clock.monotonic() - started
-        return len(records)
+        weight = sum(len(record.body) for record in records)
+        is_full = 2 * len(records) >= self._max_records or 2 * weight >= self._max_bytes
+        return is_full or len(done) < len(records)
 
     def _next_records(self, repeat: range | None) -> list[WalRecord]:
         if repeat is None:

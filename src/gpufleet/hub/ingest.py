@@ -2,6 +2,7 @@
 
 import asyncio
 import enum
+from concurrent.futures import Executor
 
 import msgspec
 
@@ -11,6 +12,10 @@ from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.wal import Wal
 from gpufleet.model.errors import GpufleetError, WireError
 from gpufleet.model.ledger import SequenceKey
+from gpufleet.model.wire import WireBatch
+
+SMALL_BYTES = 64 << 10
+"""A larger body is unpacked beside the event loop, which it would hold up."""
 
 
 class ForeignClusterError(GpufleetError):
@@ -32,10 +37,16 @@ class Taken(msgspec.Struct, frozen=True):
 
 
 class Ingest:
-    """Takes batches. Lives on the event loop; at most one copy of a batch is on its way to the disk."""
+    """Takes batches. Lives on the event loop; at most one copy of a batch is on its way to the disk.
 
-    def __init__(self, *, wal: Wal, ledger: Ledger, clusters: frozenset[str], counters: Counters) -> None:
+    `decoding` has one thread: two large batches are never unpacked at once.
+    """
+
+    def __init__(
+        self, *, wal: Wal, ledger: Ledger, clusters: frozenset[str], counters: Counters, decoding: Executor
+    ) -> None:
         self._wal = wal
+        self._decoding = decoding
         self._ledger = ledger
         self._clusters = clusters
         self._counters = counters
@@ -49,7 +60,7 @@ class Ingest:
             ForeignClusterError: if its cluster is not served here.
             SpoolError: if it cannot be made durable now; it must be sent again.
         """
-        batch = decode(body)
+        batch = decode(body) if len(body) <= SMALL_BYTES else await self._decode_beside(body)
         if batch.cluster not in self._clusters:
             served = ", ".join(sorted(self._clusters))
             raise ForeignClusterError(f"this hub serves {served}, not {batch.cluster!r}: register the cluster here")
@@ -68,6 +79,9 @@ class Ingest:
         await asyncio.shield(append)
         self._counters.accepted += 1
         return Taken(Standing.ACCEPTED, batch.seq)
+
+    async def _decode_beside(self, body: bytes) -> WireBatch:
+        return await asyncio.get_running_loop().run_in_executor(self._decoding, decode, body)
 
     async def _append(self, key: SequenceKey, seq: int, body: bytes, received_at: int) -> None:
         try:

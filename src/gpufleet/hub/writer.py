@@ -35,13 +35,18 @@ GIVE_UP_AFTER = 3
 """Records in a row that fail alone before the store is taken to be down rather than the records bad."""
 
 
+MAX_CELLS = 4_000_000
+"""Cells that one group may unpack to, unless its first record alone has more: bodies compress a thousandfold."""
+
+
 class Item(msgspec.Struct, frozen=True):
-    """One record, ready to be written."""
+    """One record, ready to be written; `rows` of samples, and about as many `cells` as it takes memory."""
 
     record: WalRecord
     key: SequenceKey
     accepted: Accepted
     rows: int
+    cells: int
 
 
 class Writer:
@@ -55,8 +60,10 @@ class Writer:
         registry: Registry,
         quarantine: Quarantine,
         counters: Counters,
+        max_cells: int = MAX_CELLS,
     ) -> None:
         self._wal = wal
+        self._max_cells = max_cells
         self._store = store
         self._registry = registry
         self._quarantine = quarantine
@@ -74,7 +81,7 @@ class Writer:
         return range(min(self._intent.records), max(self._intent.records) + 1)
 
     def flush(self, records: Sequence[WalRecord]) -> list[int]:
-        """Write the records, and return the numbers of those that are done with.
+        """Write the records, or as many of the first as may be unpacked at once; return those that are done with.
 
         Raises:
             StoreError, RegistryError: if it should be tried again with the same records.
@@ -97,7 +104,10 @@ class Writer:
         items: list[Item] = []
         done: list[int] = []
         seen: set[tuple[SequenceKey, int]] = set()
+        cells = 0
         for record in records:
+            if cells > self._max_cells and intent is None:
+                break
             try:
                 batch = decode(record.body)
                 key = SequenceKey(batch.cluster, batch.sender, batch.epoch)
@@ -106,6 +116,7 @@ class Writer:
                     continue
                 ids = intent.records[record.seq] if intent else self._match(batch, record.received_at)
                 items.append(self._item(record, key, batch, ids))
+                cells += items[-1].cells
                 seen.add((key, batch.seq))
             except RegistryError:
                 raise  # the registry's trouble, not this record's
@@ -127,7 +138,8 @@ class Writer:
             self._counters.future_rows += normalised.future_rows
         clean = normalised.batch
         rows = sum(len(block.machine) for block in clean.samples) + sum(len(block.machine) for block in clean.dims)
-        return Item(record, key, Accepted(received_at=record.received_at, machine_ids=ids, batch=clean), rows)
+        accepted = Accepted(received_at=record.received_at, machine_ids=ids, batch=clean)
+        return Item(record, key, accepted, rows, _cells(clean))
 
     def _remember(self, items: Sequence[Item]) -> FlushIntent:
         """Make durable what is about to be written."""
@@ -232,3 +244,14 @@ def _newer(before: Heard | None, item: Item) -> Heard:
         received_at=item.record.received_at,
         heartbeat=batch.heartbeat or (before.heartbeat if before else None),
     )
+
+
+def _cells(batch: WireBatch) -> int:
+    """Return about how many cells a batch has; records beside the samples count for sixteen."""
+    parts = batch.parts
+    records = sum(
+        len(part.events) + len(part.readers) + len(part.holdings) + len(part.inventory or ()) for part in parts
+    )
+    records += len(batch.machines) + len(batch.views) + sum(map(len, batch.absences))
+    rows = sum(len(block.machine) * (len(block.columns) + 5) for block in batch.samples)
+    return rows + sum(len(block.machine) * (len(block.labels) + 6) for block in batch.dims) + 16 * records

@@ -81,6 +81,7 @@ async def running_hub(
     host, port = parse_listen(config.listen)
     async with contextlib.AsyncExitStack() as stack:
         writing = stack.enter_context(ThreadPoolExecutor(1, "hub-writer"))
+        decoding = stack.enter_context(ThreadPoolExecutor(1, "hub-decoder"))
         reading = stack.enter_context(ThreadPoolExecutor(READER_THREADS, "hub-reader"))
         loop = asyncio.get_running_loop()
         parts = await loop.run_in_executor(writing, _open, config, store, clock, stack)
@@ -95,8 +96,11 @@ async def running_hub(
             max_bytes=config.flush.max_bytes,
         )
         pressure = Pressure(config.ingest.max_pending_bytes)
+        ingest = Ingest(
+            wal=parts.wal, ledger=parts.ledger, clusters=clusters, counters=parts.counters, decoding=decoding
+        )
         endpoint = BatchEndpoint(
-            ingest=Ingest(wal=parts.wal, ledger=parts.ledger, clusters=clusters, counters=parts.counters),
+            ingest=ingest,
             pressure=pressure,
             counters=parts.counters,
             clock=clock,
