@@ -17,11 +17,13 @@ run: setup ## Set up, then run hub and agent on this host with the embedded stor
 
 .PHONY: test
 test: setup lint ## Everything that CI runs: fetches what the tests need, then lint and all tests
+	@$(BIN)/python tests/support/compiler.py
 	@$(BIN)/python tests/support/peers.py fetch
 	$(BIN)/pytest
 
 .PHONY: check
 check: setup lint ## The two-minute loop: lint and the tests that need no system packages
+	@$(BIN)/python tests/support/compiler.py
 	$(BIN)/pytest -q -x -m "not system"
 
 .PHONY: lint
@@ -42,6 +44,7 @@ docs: setup ## Render the reference pages that come from the code
 
 .PHONY: bench
 bench: setup ## Measure; figures and method in docs/performance.md
+	@$(BIN)/python tests/support/compiler.py
 	$(BIN)/python -m benchmarks
 
 .PHONY: setup

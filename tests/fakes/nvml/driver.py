@@ -2,12 +2,12 @@
 
 import hashlib
 import os
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
 from tests.fakes.nvml.scenario import Scenario
+from tests.support.compiler import compile_library
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 CACHE = Path(__file__).parents[3] / ".cache" / "fake-nvml"
@@ -22,8 +22,7 @@ def build(branch: int = NEWEST_BRANCH) -> Path:
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True)
         fresh = folder / f"fresh-{os.getpid()}"
-        options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-DDRIVER_BRANCH={branch}"]
-        subprocess.run(["gcc", *options, "-Wl,-soname,libnvidia-ml.so.1", "-o", fresh, SOURCE, "-pthread"], check=True)
+        compile_library(SOURCE, fresh, soname="libnvidia-ml.so.1", defines={"DRIVER_BRANCH": branch})
         fresh.replace(library)
     return folder
 

@@ -1,0 +1,53 @@
+"""A C compiler for the fake driver: the machine's own, or the one that the ziglang package carries.
+
+    python tests/support/compiler.py     # what `make check` and `make test` run; does nothing where there is one
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TOOLS = Path(__file__).resolve().parents[2] / ".tools" / "bin"
+ZIG = "ziglang>=0.13,<1"
+
+
+def find() -> list[str] | None:
+    """Return the command that compiles C, or None."""
+    for name in ("cc", "gcc", "clang"):
+        if path := shutil.which(name):
+            return [path]
+    python = TOOLS / "python"
+    if python.exists():
+        there = subprocess.run([python, "-c", "import ziglang"], capture_output=True, check=False)
+        if there.returncode == 0:
+            return [str(python), "-m", "ziglang", "cc"]
+    return None
+
+
+def compile_library(source: Path, target: Path, *, soname: str, defines: dict[str, int]) -> None:
+    """Compile one C file to a shared library.
+
+    Raises:
+        AssertionError: if there is no compiler.
+        CalledProcessError: if it does not compile; its words are on stderr.
+    """
+    compiler = find()
+    assert compiler is not None, "no C compiler: run `python tests/support/compiler.py`"
+    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-Wl,-soname,{soname}"]
+    options += [f"-D{name}={value}" for name, value in defines.items()]
+    subprocess.run([*compiler, *options, "-o", target, source], check=True)
+
+
+def main() -> int:
+    """Install the compiler from the package index where the machine has none."""
+    if find() is not None:
+        return 0
+    print("this machine has no C compiler: fetching one from the package index ...", flush=True)
+    return subprocess.run(
+        [TOOLS / "uv", "pip", "install", "--quiet", "--python", TOOLS / "python", ZIG], check=False
+    ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
