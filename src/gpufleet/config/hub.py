@@ -12,7 +12,7 @@ from gpufleet.config.load import ImpossibleValueError
 ENV_PREFIX = "GPUFLEET_HUB_"
 """What environment variables of the hub start with."""
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+ClusterId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
 Seconds = Annotated[float, msgspec.Meta(ge=0.1, le=86_400)]
 Bytes = Annotated[int, msgspec.Meta(ge=1 << 10, le=1 << 44)]
 
@@ -73,7 +73,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     state: str = msgspec.field(default_factory=lambda: default_state(os.environ, os.getuid()))
     store: str | None = None
     registry: str | None = None
-    clusters: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1)] = ("local",)
+    clusters: Annotated[tuple[ClusterId, ...], msgspec.Meta(min_length=1)] = ("local",)
     stale_after_seconds: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 120.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     ingest: IngestConfig = IngestConfig()

@@ -18,7 +18,9 @@ from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import AllocationAnswer, GpuRecord, MachineRecord, NodeRecord, SenderRecord, SeriesAnswer
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.machine import MachineKind
+from gpufleet.model.status import ReaderStatus
 from gpufleet.model.time import to_datetime
+from gpufleet.model.view import ViewKind
 from gpufleet.ports import Clock, Registry, Store
 
 T = TypeVar("T")
@@ -175,35 +177,40 @@ class Queries:
             assert located.reason is not None
             return history.no_series(allocation, located.reason, located.detail, own)
         listed = answers.listed_ids(
-            allocation, machine, self._store.latest(machine.cluster, machine.id), self._freshness(machine)
+            allocation,
+            machine,
+            self._store.latest(machine.cluster, machine.id),
+            self._freshness(self._readers(machine)),
         )
         points = self._store.series(machine.cluster, machine.id, metrics, own.start, own.end, own.step)
         return history.series_answer(allocation, machine, points, own, listed=listed)
 
-    def _freshness(self, machine: MachineRecord) -> Freshness:
-        readers = self._store.readers(machine.cluster, machine.id)
+    def _readers(self, machine: MachineRecord) -> Sequence[ReaderStatus]:
+        return self._store.readers(machine.cluster, machine.id)
+
+    def _freshness(self, readers: Sequence[ReaderStatus]) -> Freshness:
         return Freshness(self._clock.now_ns(), self._stale_after, readers)
 
     def _complete(self, machine: MachineRecord) -> MachineRecord:
-        gpus = sum(one.device.kind == "gpu" for one in self._gpus_of(machine))
+        gpus = sum(one.device.kind is ViewKind.GPU for one in self._gpus_of(machine, self._readers(machine)))
         return msgspec.structs.replace(with_age(machine, self._clock.now_ns()), gpus=gpus)
 
     def _nodes(self, cluster: str | None) -> list[MachineRecord]:
         return [one for one in self._registry.machines(cluster) if one.machine.kind is MachineKind.NODE]
 
     def _node(self, machine: MachineRecord) -> NodeRecord:
-        readers = self._store.readers(machine.cluster, machine.id)
+        readers = self._readers(machine)
         machine = with_age(machine, self._clock.now_ns())
-        return node_record(machine, self._gpus_of(machine), answers.last_error(readers), self._stale_after)
+        return node_record(machine, self._gpus_of(machine, readers), answers.last_error(readers), self._stale_after)
 
     def _gpus(self, cluster: str | None, machine: str | None) -> Iterable[GpuRecord]:
         for one in self._registry.machines(cluster):
             if machine is None or machine in (one.id, one.machine.name):
-                yield from self._gpus_of(one)
+                yield from self._gpus_of(one, self._readers(one))
 
-    def _gpus_of(self, machine: MachineRecord) -> tuple[GpuRecord, ...]:
+    def _gpus_of(self, machine: MachineRecord, readers: Sequence[ReaderStatus]) -> tuple[GpuRecord, ...]:
         stored = self._store.latest(machine.cluster, machine.id)
-        return gpu_records(machine, stored, self._freshness(machine))
+        return gpu_records(machine, stored, self._freshness(readers))
 
     def _gpu(self, id: str) -> GpuRecord:  # noqa: A002
         cluster, _, rest = id.partition("/")

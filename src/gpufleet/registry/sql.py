@@ -42,7 +42,7 @@ class SqlRegistry:
             raise RegistryError(f"the registry's DSN cannot be used: {error}") from error
         if engine.dialect.name == "sqlite":
             sa.event.listen(engine, "connect", _set_pragmas)
-            sa.event.listen(engine, "begin", _begin_immediate)
+            sa.event.listen(engine, "begin", _begin)
         return cls(engine)
 
     def migrate(self) -> None:
@@ -82,12 +82,12 @@ class SqlRegistry:
 
     def allocation(self, id: str) -> Allocation:  # noqa: A002
         """Return the newest generation. Raises NotFoundError."""
-        with self._transaction() as connection:
+        with self._transaction(reading=True) as connection:
             return allocations.get(connection, id)
 
     def allocations(self) -> tuple[Allocation, ...]:
         """Return the newest generation of each."""
-        with self._transaction() as connection:
+        with self._transaction(reading=True) as connection:
             return allocations.list_all(connection)
 
     def close_allocation(self, id: str, at: dt.datetime) -> Allocation:  # noqa: A002
@@ -97,7 +97,7 @@ class SqlRegistry:
 
     def sequences(self) -> dict[SequenceKey, Ranges]:
         """Return the numbers of every batch that has been flushed."""
-        with self._transaction() as connection:
+        with self._transaction(reading=True) as connection:
             return {
                 SequenceKey(row.cluster, row.sender, row.epoch): msgspec.msgpack.decode(row.ranges, type=Ranges)
                 for row in connection.execute(sa.select(tables.SEQUENCES))
@@ -105,7 +105,7 @@ class SqlRegistry:
 
     def senders(self) -> tuple[SenderState, ...]:
         """Return the newest word of every sender."""
-        with self._transaction() as connection:
+        with self._transaction(reading=True) as connection:
             return tuple(
                 SenderState(cluster=row.cluster, sender=row.sender, heard=msgspec.msgpack.decode(row.heard, type=Heard))
                 for row in connection.execute(sa.select(tables.SENDERS).order_by("cluster", "sender"))
@@ -124,7 +124,7 @@ class SqlRegistry:
     def pending_flush(self, wal: str) -> FlushIntent | None:
         """Return the intent of a flush that was not finished."""
         table = tables.FLUSH_INTENTS
-        with self._transaction() as connection:
+        with self._transaction(reading=True) as connection:
             found = connection.scalar(sa.select(table.c.intent).where(table.c.wal == wal))
         return None if found is None else msgspec.msgpack.decode(found, type=FlushIntent)
 
@@ -156,9 +156,9 @@ class SqlRegistry:
         self._engine.dispose()
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
+    def _transaction(self, *, reading: bool = False) -> Iterator[sa.Connection]:
         try:
-            with self._engine.begin() as connection:
+            with self._engine.connect().execution_options(reading=reading) as connection, connection.begin():
                 yield connection
         except SQLAlchemyError as error:
             raise RegistryError(f"registry {self._engine.url!r}: {error}") from error
@@ -187,5 +187,7 @@ def _set_pragmas(connection: sa.engine.interfaces.DBAPIConnection, _record: obje
     cursor.close()
 
 
-def _begin_immediate(connection: sa.Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")  # a transaction that starts reading cannot be upgraded safely
+def _begin(connection: sa.Connection) -> None:
+    # A transaction that starts reading cannot safely go on to write; one that only reads need not wait for writers.
+    reading = connection.get_execution_options().get("reading")
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.model.answer import AllocationAnswer, GpuRecord, NodeRecord, SenderRecord, SeriesAnswer
 from gpufleet.model.machine import Machine
@@ -199,8 +200,14 @@ async def test_the_hub_watches_itself(site: Site) -> None:
     assert (await site.ask("/readyz"))[1] == {"status": "ready"}
     await site.post(body(1, now()))
     page = await site.text("/metrics")
-    assert "gpufleet_hub_accepted_batches_total{} 1" in page
-    assert "gpufleet_hub_wal_records{} " in page
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    assert found["gpufleet_hub_accepted_batches_total",] == 1
+    assert found["gpufleet_hub_flushed_rows_total",] == 3
+    assert ("gpufleet_hub_wal_records",) in found
     site.store.down = True
     status, _ = await site.ask("/v1/nodes")
     assert status == 200  # questions do not need writing

@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+
+from gpufleet.config.hub import ENV_PREFIX, HubConfig
+from gpufleet.config.load import load
+from gpufleet.model.errors import ConfigError
+
+
+def loaded(text: str, folder: Path, **flags: object) -> HubConfig:
+    file = folder / "hub.toml"
+    file.write_text(text)
+    return load(HubConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags=flags)
+
+
+def test_state_decides_where_everything_is(tmp_path: Path) -> None:
+    config = loaded('state = "/var/lib/gpufleet"', tmp_path)
+    assert config.store_dsn == "chdb:///var/lib/gpufleet/hub/store"
+    assert config.registry_dsn == "sqlite:////var/lib/gpufleet/hub/registry.sqlite"
+
+
+def test_a_store_that_is_named_is_taken(tmp_path: Path) -> None:
+    assert loaded('store = "clickhouse://db:8123/fleet"', tmp_path).store_dsn == "clickhouse://db:8123/fleet"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('listen = "0.0.0.0:8470"', "reachable from other machines"),
+        ('listen = "8470"', "HOST:PORT"),
+        ("clusters = []", "clusters"),
+        ('clusters = ["a/b"]', "clusters"),
+        ('surprise = "x"', "surprise"),
+        ("stale_after_seconds = 0", "stale_after_seconds"),
+        ("[ingest]\nmax_pending_bytes = 2048", "max_pending_bytes"),
+        ("[ingest]\nwal_max_bytes = 1048576", "wal_max_bytes"),
+        ("[flush]\ninterval_seconds = -1", "interval_seconds"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        loaded(text, tmp_path)
+
+
+def test_listening_beyond_loopback_takes_an_explicit_word(tmp_path: Path) -> None:
+    assert loaded('listen = "0.0.0.0:8470"', tmp_path, insecure_listen=True).listen == "0.0.0.0:8470"
