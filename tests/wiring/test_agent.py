@@ -1,0 +1,79 @@
+"""An agent in this process: bound port, real host readings, a clean end."""
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from gpufleet.config.agent import AgentConfig, HubConfig, Lanes, ReaderConfig, Readers
+from gpufleet.model.errors import GpufleetError, SpoolError
+from gpufleet.wiring.agent import running_agent
+from gpufleet.wiring.once import snapshot_once
+from gpufleet.wiring.readers import READ_TWICE, READERS
+from tests.fakes.hub import FakeHub
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until_async
+
+HOST_ONLY = Readers(nvml=ReaderConfig(enabled=False))
+
+
+def config(tmp_path: Path, **changes: object) -> AgentConfig:
+    known: dict[str, object] = {"listen": "127.0.0.1:0", "state": str(tmp_path), "readers": HOST_ONLY, "node": "n1"}
+    return AgentConfig(**{**known, **changes})  # type: ignore[arg-type]
+
+
+async def test_it_answers_at_the_port_the_kernel_chose_and_delivers(tmp_path: Path) -> None:
+    async with FakeHub.running() as hub:
+        lanes = Lanes(fast=1.0, slow=1.0)
+        async with running_agent(config(tmp_path, hub=HubConfig(url=hub.url), lanes=lanes)) as agent:
+            async with aiohttp.ClientSession() as session, session.get(f"{agent.url}/healthz") as answer:
+                assert answer.status == 200
+            await asyncio.wait_for(hub.arrived.wait(), 20)
+            assert not agent.task.done()
+        assert agent.task.done()
+    first = hub.taken[0]
+    assert (first.sender, first.cluster, first.seq) == ("n1", "local", 1)
+    assert {machine.name for batch in hub.taken for machine in batch.machines} == {"n1"}
+
+
+async def test_its_end_hands_over_what_is_left(tmp_path: Path) -> None:
+    async with FakeHub.running() as hub:
+        settings = config(tmp_path, hub=HubConfig(url=hub.url))
+        async with running_agent(settings) as agent, aiohttp.ClientSession() as session:
+
+            async def ready() -> bool:
+                async with session.get(f"{agent.url}/readyz") as answer:
+                    return answer.status == 200
+
+            await wait_until_async(ready)
+        assert any(batch.samples for batch in hub.taken)
+
+
+async def test_two_agents_do_not_share_a_spool(tmp_path: Path) -> None:
+    pushing = config(tmp_path, hub=HubConfig(url=f"http://127.0.0.1:{free_port()}"))
+    async with running_agent(pushing):
+        with pytest.raises(SpoolError):
+            async with running_agent(pushing):
+                pass
+
+
+async def test_a_taken_port_is_told(tmp_path: Path) -> None:
+    async with running_agent(config(tmp_path)) as agent:
+        with pytest.raises(GpufleetError, match="Address already in use"):
+            async with running_agent(config(tmp_path, listen=f"127.0.0.1:{agent.port}")):
+                pass
+
+
+async def test_one_look_tells_the_share_of_processor_time(tmp_path: Path) -> None:
+    snapshot = await snapshot_once(config(tmp_path))
+    assert snapshot.node.name == "n1"
+    share = snapshot.host.readings["host_cpu_utilization_ratio"].value
+    assert isinstance(share, float)
+    assert 0 <= share <= 1
+    assert {report.state for report in snapshot.readers} <= {"ok", "partial"}
+
+
+def test_the_registry_and_the_configuration_name_the_same_readers() -> None:
+    assert set(READERS) == set(Readers.__struct_fields__)
+    assert set(READERS) >= READ_TWICE
