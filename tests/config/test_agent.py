@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig, default_state, parse_listen
-from gpufleet.config.load import ImpossibleValueError, load, resolve
+from gpufleet.config.load import ImpossibleValueError, leaves, load, resolve
 from gpufleet.config.toml import render_toml
 from gpufleet.model.errors import ConfigError
 
@@ -80,3 +80,12 @@ def test_what_is_printed_of_the_defaults_can_be_loaded(tmp_path: Path) -> None:
     file.write_text(render_toml(resolved))
 
     assert load(AgentConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={}) == resolved.config
+
+
+def test_the_example_in_the_documentation_is_right_and_shows_every_key(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
+    example = page.partition("```toml\n")[2].partition("```")[0]
+    file = tmp_path / "agent.toml"
+    file.write_text(example)
+    resolved = resolve(AgentConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={})
+    assert set(resolved.origins) == {key for key, _ in leaves(AgentConfig)}
