@@ -97,11 +97,11 @@ class ReaderLoop:
         return Outcome(status=status, round=done, failure=failure, ended_at=self._clock.now_ns(), ended=ended)
 
     def _log_change(self, before: ReaderStatus, after: ReaderStatus) -> None:
-        if (before.state, before.last_error) == (after.state, after.last_error):
-            return
         if after.state in (ReaderState.FAILED, ReaderState.PARTIAL):
-            log.warning("reader %s, lane %s: %s: %s", after.reader, after.lane, after.state, after.last_error)
-        elif before.state is not ReaderState.NEVER:
+            told = {(lane.state, lane.last_error) for lane in self._statuses.values()}
+            if (after.state, after.last_error) not in told:  # by this lane before, or by another of the same reader
+                log.warning("reader %s, lane %s: %s: %s", after.reader, after.lane, after.state, after.last_error)
+        elif before.state not in (ReaderState.OK, ReaderState.NEVER):
             log.info("reader %s, lane %s: works again", after.reader, after.lane)
 
 

@@ -21,6 +21,7 @@ from gpufleet.cli.doctor import doctor
 from gpufleet.cli.hub import hub
 from gpufleet.cli.query import query_app
 from gpufleet.cli.snapshot import snapshot
+from gpufleet.cli.up import up
 from gpufleet.cli.version import version
 from gpufleet.cli.why import why
 from gpufleet.model.errors import ConfigError, GpufleetError
@@ -30,7 +31,7 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 # typer does not export the base of its usage errors: click's own, or that of the copy it carries.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
-COMMANDS = (snapshot, why, doctor, agent, hub, version)
+COMMANDS = (up, snapshot, why, doctor, agent, hub, version)
 """Every command, in the order of the help. Their modules import what is heavy only when they run."""
 
 GROUPS = {"allocation": allocation_app, "query": query_app, "config": config_app}

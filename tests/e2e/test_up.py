@@ -1,0 +1,52 @@
+"""`gpufleet up`: the newcomer's first look."""
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Way
+from tests.support.processes import Gpufleet, get_json
+from tests.support.waiting import wait_until
+
+
+def up(way: Way) -> Gpufleet:
+    listen = ["--hub-listen", f"127.0.0.1:{way.hub_port}", "--agent-listen", f"127.0.0.1:{way.agent_port}"]
+    return Gpufleet(["up", "--state", str(way.state), *listen], way.folder / "up.log", way.driver.environment)
+
+
+@pytest.mark.timeout(120)
+def test_it_says_where_to_look_and_everything_there_answers(way: Way) -> None:
+    with up(way) as process:
+        wait_until(lambda: "Ctrl-C stops" in process.log.read_text(), seconds=60, what="the greeting")
+        greeting = process.log.read_text()
+
+        urls = re.findall(r"  (http://\S+)$", greeting, re.MULTILINE)
+        assert len(urls) == 5
+        for url in urls:
+            process.wait_for(url)
+        answer = get_json(next(url for url in urls if "allocations" in url))
+        assert answer["source"] == "host_local_probe"
+        assert answer["aggregate"]["coverage"] == "8 of 8 devices"
+        process.process.send_signal(signal.SIGINT)
+        assert process.process.wait(timeout=30) == 0
+
+
+@pytest.mark.timeout(120)
+def test_a_second_one_says_what_is_in_its_way(way: Way, tmp_path: Path) -> None:
+    with up(way) as process:
+        process.wait_for(f"{way.hub_url}/readyz")
+        second = subprocess.run(
+            [sys.executable, "-m", "gpufleet.cli.main", "up", "--state", str(way.state), "--hub-listen", "127.0.0.1:0"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert second.returncode == 1
+    assert second.stderr.startswith("gpufleet: ")
+    assert "Traceback" not in second.stderr
