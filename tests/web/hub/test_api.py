@@ -1,4 +1,6 @@
-from collections.abc import AsyncIterator
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import msgspec
@@ -7,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.model.answer import AllocationAnswer, GpuRecord, NodeRecord, SenderRecord, SeriesAnswer
 from gpufleet.model.machine import Machine
-from tests.fakes.batches import body
+from tests.fakes.batches import body, host_sample
 from tests.web.hub.site import Site, now, running_site
 
 BARE = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}}
@@ -222,3 +224,12 @@ async def test_a_hub_keeps_its_word_over_a_restart(tmp_path: Path) -> None:
         assert (await site.ask("/v1/allocations/a"))[1]["generation"] == 1
         assert (await site.ask("/v1/machines"))[1][0]["id"] == machine
         assert (await site.ask("/v1/senders"))[1][0]["epochs"][0]["received"] == 1
+
+
+@pytest.mark.system
+async def test_promtool_accepts_the_hub_s_page(site: Site, peer: Callable[[str], Path]) -> None:
+    await site.post(body(1, now()), body(2, now(), samples=(host_sample(now(), load=-1.0),)))
+    page = (await site.text("/metrics")).encode()
+    command = [str(peer("promtool")), "check", "metrics"]
+    checked = await asyncio.to_thread(lambda: subprocess.run(command, input=page, capture_output=True, timeout=30))
+    assert (checked.returncode, checked.stderr) == (0, b"")
