@@ -35,7 +35,7 @@ GIVE_UP_AFTER = 3
 """Records in a row that fail alone before the store is taken to be down rather than the records bad."""
 
 
-MAX_CELLS = 4_000_000
+MAX_CELLS = 2_000_000
 """Cells that one group may unpack to, unless its first record alone has more: bodies compress a thousandfold."""
 
 
