@@ -134,3 +134,17 @@ def test_every_command_has_help(command: str) -> None:
     done = gpufleet(command, "--help")
     assert done.returncode == 0
     assert "Usage:" in done.stdout
+
+
+def test_a_daemon_without_its_extra_says_which_to_install() -> None:
+    script = (
+        "import sys; sys.modules['uvicorn'] = None\n"
+        "from gpufleet.cli.main import main\n"
+        "sys.argv = ['gpufleet', 'agent', '--listen', '127.0.0.1:0']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr == (
+        "gpufleet: uvicorn is not installed: install gpufleet[agent] for an agent, gpufleet[hub] for a hub\n"
+    )

@@ -79,6 +79,11 @@ def _run() -> int:
     except GpufleetError as error:
         _complain(error)
         return FAILED
+    except ModuleNotFoundError as error:
+        if (error.name or "gpufleet").partition(".")[0] == "gpufleet":
+            raise
+        _complain(f"{error.name} is not installed: install gpufleet[agent] for an agent, gpufleet[hub] for a hub")
+        return FAILED
     except (typer.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:
@@ -88,7 +93,7 @@ def _run() -> int:
     return code if isinstance(code, int) else 0
 
 
-def _complain(error: Exception) -> None:
+def _complain(error: object) -> None:
     for line in str(error).splitlines():
         print(f"gpufleet: {line}", file=sys.stderr)
 
