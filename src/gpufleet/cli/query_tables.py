@@ -173,10 +173,9 @@ def _clean(text: str) -> str:
 
 
 def _reading(reading: Reading | None, metric: str) -> str:
-    if reading is None:
-        return "not_reported"
-    if reading.value is None:
-        return reading.absent.value if reading.absent else "not_reported"
+    """Write a value, or in brackets why there is none."""
+    if reading is None or reading.value is None:
+        return f"({reading.absent.value if reading and reading.absent else 'not_reported'})"
     return value_words(metric, reading.value)
 
 
