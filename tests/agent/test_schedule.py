@@ -112,3 +112,24 @@ async def test_the_loop_reads_every_lane_goes_on_after_failures_and_closes_the_r
     assert reader.passes.count(Lane.STATIC) == 1
     assert reader.closed == 1
     assert [outcome.status.lane for outcome in heard] == reader.passes[: len(heard)]
+
+
+async def test_an_error_is_logged_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    broken = True
+
+    async def script(_: Lane) -> Round:
+        if broken:
+            raise ReaderError(Reason.NO_LIBRARY, "not found")
+        return Round()
+
+    caplog.set_level("INFO", logger="gpufleet.agent")
+    loop = loop_of(ScriptedReader("nvml", script, lanes=(Lane.FAST, Lane.SLOW)))
+    for lane in (Lane.SLOW, Lane.FAST, Lane.FAST):
+        await loop.run_pass(lane)
+    broken = False
+    for lane in (Lane.FAST, Lane.FAST, Lane.SLOW, Lane.FAST):
+        await loop.run_pass(lane)
+    assert [record.getMessage() for record in caplog.records] == [
+        "reader nvml, lane slow: failed: not found",
+        "reader nvml works again",
+    ]

@@ -37,6 +37,7 @@ class ReaderLoop:
         self._timeout = timeout_seconds
         self._clock = clock
         self._report = report
+        self._told: set[str] = set()
         self._statuses = {
             lane: ReaderStatus(reader=reader.name, lane=lane, state=ReaderState.NEVER, interval_seconds=interval)
             for lane, interval in self._intervals.items()
@@ -92,17 +93,18 @@ class ReaderLoop:
             error_class=error_class or ("partial" if words else ""),
             last_error=words,
         )
-        self._log_change(before, status)
         self._statuses[lane] = status
+        self._log_change(status)
         return Outcome(status=status, round=done, failure=failure, ended_at=self._clock.now_ns(), ended=ended)
 
-    def _log_change(self, before: ReaderStatus, after: ReaderStatus) -> None:
-        if after.state in (ReaderState.FAILED, ReaderState.PARTIAL):
-            told = {(lane.state, lane.last_error) for lane in self._statuses.values()}
-            if (after.state, after.last_error) not in told:  # by this lane before, or by another of the same reader
-                log.warning("reader %s, lane %s: %s: %s", after.reader, after.lane, after.state, after.last_error)
-        elif before.state not in (ReaderState.OK, ReaderState.NEVER):
-            log.info("reader %s, lane %s: works again", after.reader, after.lane)
+    def _log_change(self, status: ReaderStatus) -> None:
+        """Tell each error once, from whichever lane, until every lane works again."""
+        if status.last_error and status.last_error not in self._told:
+            self._told.add(status.last_error)
+            log.warning("reader %s, lane %s: %s: %s", status.reader, status.lane, status.state, status.last_error)
+        elif self._told and not any(one.last_error for one in self._statuses.values()):
+            self._told.clear()
+            log.info("reader %s works again", status.reader)
 
 
 def _first(errors: tuple[str, ...]) -> str:
@@ -110,4 +112,5 @@ def _first(errors: tuple[str, ...]) -> str:
 
 
 def _bounded(words: str) -> str:
+    words = words.encode("utf-8", "replace").decode()  # a lone surrogate could not travel
     return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 1] + "…"
