@@ -64,7 +64,7 @@ class Outbox:
         )
         try:
             await self._queue.put(encode(batch))
-        except (SpoolError, WireError) as error:
+        except (SpoolError, WireError, UnicodeEncodeError) as error:
             self.stats.lost += 1
             if not self._failing:
                 log.error("a batch is lost, and so are those after it until this is mended: %s", error)
