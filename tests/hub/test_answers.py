@@ -295,7 +295,8 @@ def test_no_host_value_is_ever_in_a_slice_s_answer(
     assert found.detail
     assert (found.devices, found.host, found.host_dimensions) == ((), {}, ())
     assert (found.machine, found.last_error, found.measured_at) == (None, None, None)
-    assert found.aggregate.coverage == "0 of 0 devices"
+    assert found.aggregate.reporting == 0
+    assert all(total.value is None for total in found.aggregate.metrics.values())
     assert not values(found)
 
 

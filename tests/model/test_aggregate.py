@@ -19,8 +19,14 @@ def test_every_total_is_a_catalogue_metric_of_a_gpu() -> None:
 
 def test_no_devices_give_no_values() -> None:
     total = aggregate([])
-    assert total.coverage == "0 of 0 devices"
-    assert all(value.value is None for value in total.metrics.values())
+    assert (total.coverage, total.metrics) == ("0 of 0 devices", {})
+
+
+def test_devices_that_should_be_there_are_counted() -> None:
+    one = [{"gpu_power_watts": Reading(value=100.5)}]
+    assert aggregate([], expected=8).coverage == "0 of 8 devices"
+    assert aggregate(one, expected=8).metrics["gpu_power_watts"].devices == 8
+    assert aggregate(one * 8, expected=2).coverage == "8 of 8 devices"
 
 
 def test_says_over_how_many_devices_each_metric_is() -> None:
@@ -56,7 +62,7 @@ def test_a_text_that_is_no_total_does_not_make_a_device_report() -> None:
     assert aggregate([{"gpu_state": Reading(value="lost")}]).coverage == "0 of 1 devices"
 
 
-@given(st.lists(st.one_of(st.none(), st.floats(0, 5000)), max_size=20))
+@given(st.lists(st.one_of(st.none(), st.floats(0, 5000)), min_size=1, max_size=20))
 def test_sum_over_those_that_report(powers: list[float | None]) -> None:
     devices = [{"gpu_power_watts": ABSENT if power is None else Reading(value=power)} for power in powers]
     total = aggregate(devices).metrics["gpu_power_watts"]

@@ -1,6 +1,6 @@
 """A C compiler for the fake driver: the machine's own, or the one that the ziglang package carries.
 
-    python tests/support/compiler.py     # what `make check` and `make test` run; does nothing where there is one
+python tests/support/compiler.py     # what `make check` and `make test` run; does nothing where there is one
 """
 
 import shutil

@@ -1,8 +1,8 @@
 """Posts batches to the hub, oldest first, until each is taken.
 
-What the hub does not take now (no answer, 5xx, 408, 429) or not from anybody at this address (401, 404, 405,
-407, redirects) waits on disk and is posted again. Any other 4xx is about that one batch: it is set aside, so
-that one bad batch costs itself and not the ones behind it.
+What the hub does not take now (no answer, 5xx, 408, 429), or not from anybody at this address or not yet of this
+cluster (401, 403, 404, 405, 407, redirects), waits on disk and is posted again. Any other 4xx is about that one
+batch: it is set aside, so that one bad batch costs itself and not the ones behind it.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ ANSWER_BYTES = 64 << 10
 NOT_DURABLE_SECONDS = 0.05
 """Pause for a record that is in the queue and not on the disk yet."""
 
-_LATER = frozenset({401, 404, 405, 407, 408, 425, 429})
+_LATER = frozenset({401, 403, 404, 405, 407, 408, 425, 429})
 
 
 class _NotNowError(Exception):

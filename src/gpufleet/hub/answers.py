@@ -116,6 +116,13 @@ def listed_ids(
     return frozenset(one.id for one in _allocated(found, machine, allocation.spec))
 
 
+def expected_gpus(allocation: Allocation) -> int:
+    """Return how many GPUs the allocation should have, by the devices it lists or the counts it declares."""
+    spec = allocation.spec
+    listed = sum(not name.startswith("MIG-") for name in spec.devices or ())
+    return max(listed, sum(spec.expected.values()))
+
+
 def last_error(readers: Sequence[ReaderStatus]) -> str | None:
     """Return the newest error of the readers, in their own words."""
     failed = [one for one in readers if one.last_error]
@@ -155,7 +162,7 @@ def _host_answer(
         received_at=to_datetime(received_at),
         age_seconds=freshness.age_seconds(received_at),
         last_error=error,
-        aggregate=aggregate([one.readings for one in found if one.kind is ViewKind.GPU]),
+        aggregate=aggregate([one.readings for one in found if one.kind is ViewKind.GPU], expected_gpus(allocation)),
         machine=machine.id,
         devices=found,
         host=host,
@@ -217,7 +224,7 @@ def _unavailable(allocation: Allocation, reason: Reason, detail: str) -> Allocat
         received_at=None,
         age_seconds=None,
         last_error=None,
-        aggregate=aggregate([]),
+        aggregate=aggregate([], expected_gpus(allocation)),
         machine=None,
         devices=(),
         host={},

@@ -26,7 +26,7 @@ def by_precedence(stored: StoredSample) -> tuple[bool, int, str]:
 
 
 def merge(samples: Sequence[StoredSample], freshness: Freshness) -> dict[str, Reading]:
-    """Return one reading a metric: the first reader with a current value, else the first reader's absence."""
+    """Return one reading a metric, in the catalogue's order: the first reader's value, else the first one's absence."""
     merged: dict[str, Reading] = {}
     for stored in sorted(samples, key=by_precedence):
         for metric, value in stored.sample.values.items():
@@ -36,7 +36,7 @@ def merge(samples: Sequence[StoredSample], freshness: Freshness) -> dict[str, Re
             reading = _reading(stored, value, freshness)
             if before is None or reading.absent is None:
                 merged[metric] = reading
-    return merged
+    return {metric: merged[metric] for metric in CATALOGUE if metric in merged}
 
 
 def merge_dimensions(samples: Sequence[StoredSample], freshness: Freshness) -> tuple[DimReading, ...]:

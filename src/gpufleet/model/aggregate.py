@@ -25,21 +25,23 @@ AGGREGATED: dict[str, str] = {
 """Metric to how it is put together. A metric that is not here has no total that means anything."""
 
 
-def aggregate(devices: Sequence[Mapping[str, Reading]]) -> Aggregate:
+def aggregate(devices: Sequence[Mapping[str, Reading]], expected: int = 0) -> Aggregate:
     """Put the readings of several GPUs together.
 
     Args:
         devices: the readings of each GPU by catalogue name. Give devices of kind `gpu` only, and each
             physical unit once: a MIG device or vGPU instance is a part of one that is already here.
+        expected: GPUs that there should be; where fewer are known, it is the m of "n of m".
 
     Returns:
-        One total for every metric of `AGGREGATED`, with None as its value where no device reported. An
-        absent reading, and one that is not about the device itself (scope other than own), counts in
-        "m" and not in "n".
+        One total for every metric of `AGGREGATED`, with None as its value where no device reported; no
+        totals where there is no device to speak of. An absent reading, and one that is not about the
+        device itself (scope other than own), counts in "m" and not in "n".
     """
     metrics: dict[str, AggregateValue] = {}
     reporting: set[int] = set()
-    for metric, operation in AGGREGATED.items():
+    count = max(len(devices), expected)
+    for metric, operation in AGGREGATED.items() if count else ():
         values: list[int | float] = []
         for position, readings in enumerate(devices):
             number = _own_number(readings.get(metric))
@@ -50,12 +52,12 @@ def aggregate(devices: Sequence[Mapping[str, Reading]]) -> Aggregate:
             value=_combine(operation, values),
             operation=operation,
             reporting=len(values),
-            devices=len(devices),
+            devices=count,
         )
     return Aggregate(
-        coverage=f"{len(reporting)} of {len(devices)} devices",
+        coverage=f"{len(reporting)} of {count} devices",
         reporting=len(reporting),
-        devices=len(devices),
+        devices=count,
         metrics=metrics,
     )
 

@@ -22,6 +22,12 @@ from gpufleet.wiring.readers import make_readers
 if TYPE_CHECKING:
     from gpufleet.agent.delivery import Delivery
 
+CONCURRENT = 64
+"""Requests and open connections at once."""
+
+STOP_SECONDS = 2
+"""How long stopping waits for answers under way."""
+
 
 class RunningAgent(msgspec.Struct, frozen=True, kw_only=True):
     """An agent that runs.
@@ -50,7 +56,8 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
         SpoolError: if a hub is configured and the spool cannot be opened.
     """
     # Imported here: a command that only reads this machine once does without the server.
-    from gpufleet.web.agent import AgentApp, serve
+    from gpufleet.web.agent import AgentApp
+    from gpufleet.web.server import serve
 
     clock = SystemClock()
     name = config.node or socket.gethostname()
@@ -65,7 +72,9 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             render=render_agent_page,
             delivery=await _delivery(config, name, clock, stack),
         )
-        bound = await stack.enter_async_context(serve(AgentApp(agent), host, port))
+        bound = await stack.enter_async_context(
+            serve(AgentApp(agent), host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS)
+        )
         task = asyncio.create_task(agent.run(), name="agent")
         try:
             yield RunningAgent(host=host, port=bound, task=task)

@@ -26,6 +26,12 @@ from gpufleet.ports import Clock, Registry, Store
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.stores import open_store
 
+CONCURRENT = 4096
+"""Requests and open connections at once."""
+
+STOP_SECONDS = 5
+"""How long stopping waits for answers under way."""
+
 READER_THREADS = 4
 """Questions that are asked of the store at once."""
 
@@ -74,7 +80,7 @@ async def running_hub(
     # Imported here: whoever imports this module to read a configuration does without the server.
     from gpufleet.web.hub.app import HubApp
     from gpufleet.web.hub.ingest import BatchEndpoint
-    from gpufleet.web.hub.server import serve
+    from gpufleet.web.server import serve
 
     clock = clock or SystemClock()
     clusters = frozenset(config.clusters)
@@ -127,7 +133,7 @@ async def running_hub(
         task = asyncio.create_task(flusher.run(), name="flusher")
         try:
             app = HubApp(endpoint=endpoint, queries=queries, status=status)
-            async with serve(app, host, port) as bound:
+            async with serve(app, host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS) as bound:
                 yield RunningHub(host=host, port=bound, task=task)
         finally:
             flusher.stop()  # after the server: nothing comes in any more

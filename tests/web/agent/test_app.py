@@ -10,7 +10,8 @@ import pytest
 from gpufleet.codecs.snapshot_json import decode_snapshot
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.snapshot import Snapshot
-from gpufleet.web.agent import AgentApp, serve
+from gpufleet.web.agent import AgentApp
+from gpufleet.web.server import serve
 from tests.support.snapshots import example_snapshot
 
 
@@ -28,7 +29,7 @@ def prepared() -> Prepared:
 
 @pytest.fixture
 async def url(prepared: Prepared) -> AsyncIterator[str]:
-    async with serve(AgentApp(prepared), "127.0.0.1", 0) as port:
+    async with serve(AgentApp(prepared), "127.0.0.1", 0, concurrent=64, stop_seconds=2) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -95,13 +96,13 @@ async def test_a_request_head_without_end_is_refused(url: str) -> None:
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 100_000)
     answer = await asyncio.wait_for(reader.read(), 10)
     writer.close()
-    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.startswith(b"HTTP/1.1 431 ")
 
 
 async def test_a_taken_address_is_told(url: str) -> None:
     port = int(url.rpartition(":")[2])
     with pytest.raises(GpufleetError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"):
-        async with serve(AgentApp(Prepared()), "127.0.0.1", port):
+        async with serve(AgentApp(Prepared()), "127.0.0.1", port, concurrent=64, stop_seconds=2):
             pass
 
 

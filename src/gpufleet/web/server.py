@@ -1,4 +1,4 @@
-"""The socket and the server in front of the hub's application."""
+"""The socket and the HTTP server in front of an ASGI application; agent and hub share it."""
 
 import asyncio
 import contextlib
@@ -11,19 +11,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpufleet.model.errors import GpufleetError
 
-CONCURRENT = 4096
-"""Requests and open connections at once; beyond it the answer is 503."""
-
 HEAD_BYTES = 16 << 10
 """A request line with its headers may not be longer: the connection is closed."""
 
 HEAD_SECONDS = 15.0
 """A connection that does not send a whole head in this time is closed."""
 
-STOP_SECONDS = 5
-"""How long stopping waits for answers under way."""
-
 BACKLOG = 1024
+
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
 class _BoundedProtocol(HttpToolsProtocol):
@@ -32,32 +28,42 @@ class _BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._head_bytes = 0
-        self._in_head = True
-        self._head_timer: asyncio.TimerHandle | None = self.loop.call_later(HEAD_SECONDS, transport.close)
+        self._between, self._in_head = True, False
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._begin_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._head_is_done()
+        self._end_head()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._head_bytes += len(data)
+        if self._between or self._in_head:
+            self._head_bytes += len(data)
         super().data_received(data)
         if self._in_head and self._head_bytes > HEAD_BYTES:
+            self.transport.write(_TOO_LARGE)
             self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_head = True
-        self._head_bytes = 0
+        self._between, self._in_head = False, True
+        self._begin_head()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._end_head()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._between = True
+        super().on_message_complete()
+
+    def _begin_head(self) -> None:
         if self._head_timer is None:
             self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
-    def on_headers_complete(self) -> None:
-        self._head_is_done()
-        super().on_headers_complete()
-
-    def _head_is_done(self) -> None:
-        self._in_head = False
+    def _end_head(self) -> None:
+        self._head_bytes = 0
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
@@ -73,17 +79,20 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serve(app: Any, host: str, port: int) -> AsyncIterator[int]:
+async def serve(app: Any, host: str, port: int, *, concurrent: int, stop_seconds: int) -> AsyncIterator[int]:
     """Serve while the context is open; gives the port, which the kernel chose where `port` is 0.
+
+    Args:
+        app: the ASGI application.
+        host: address or name to bind.
+        port: TCP port.
+        concurrent: requests and open connections at once; beyond it the answer is 503.
+        stop_seconds: how long stopping waits for answers under way.
 
     Raises:
         GpufleetError: if the address cannot be bound.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise GpufleetError(f"cannot listen on {host}:{port}: {error.strerror}; is another hub running?") from error
+    sock = _bind(host, port)
     config = uvicorn.Config(
         app,
         http=_BoundedProtocol,
@@ -94,9 +103,9 @@ async def serve(app: Any, host: str, port: int) -> AsyncIterator[int]:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=CONCURRENT,
+        limit_concurrency=concurrent,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=STOP_SECONDS,
+        timeout_graceful_shutdown=stop_seconds,
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")
@@ -107,3 +116,15 @@ async def serve(app: Any, host: str, port: int) -> AsyncIterator[int]:
         server.should_exit = True
         await task
         sock.close()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        reason = (error.strerror or str(error)).partition(" (while")[0]
+        raise GpufleetError(f"cannot listen on {where}: {reason}; does gpufleet run here already?") from error
+    sock.setblocking(False)
+    return sock
