@@ -17,6 +17,11 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache"
 PROGRAMS = {
     # program: (Debian package, path inside it)
     "promtool": ("prometheus", "usr/bin/promtool"),
+    "systemd-analyze": ("systemd", "usr/bin/systemd-analyze"),
+}
+COMPANIONS = {
+    # package: what its programs need that a small system lacks, unpacked into the same folder
+    "systemd": ("libsystemd-shared", "libapparmor1", "libkmod2", "libseccomp2", "libssl3"),
 }
 
 
@@ -30,6 +35,20 @@ def find(program: str) -> Path | None:
     return Path(installed) if installed else None
 
 
+def environment(program: str) -> dict[str, str]:
+    """Return the variables with which `program` finds what was unpacked beside it; none where it is installed."""
+    folder = CACHE / "peers" / PROGRAMS[program][0]
+    libraries = [
+        *folder.glob("usr/lib/*/systemd"),
+        *folder.glob("usr/lib/*-linux-gnu*"),
+        *folder.glob("lib/*-linux-gnu*"),
+    ]
+    if not libraries:
+        return {}
+    units = ":".join(str(folder / part / "systemd" / "system") for part in ("usr/lib", "lib"))
+    return {"LD_LIBRARY_PATH": ":".join(map(str, libraries)), "SYSTEMD_UNIT_PATH": units}
+
+
 def fetch() -> list[str]:
     """Unpack what is missing; return a line for each program that could not be had."""
     missing = {PROGRAMS[program][0] for program in PROGRAMS if find(program) is None}
@@ -41,28 +60,35 @@ def fetch() -> list[str]:
     for folder in (lists / "partial", archives / "partial"):
         folder.mkdir(parents=True, exist_ok=True)
     options = ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={archives.parent}", "-o", "APT::Sandbox::User="]
-    problems = []
+    problems: list[str] = []
     print("fetching package lists ...", flush=True)
     _run(["apt-get", *options, "-qq", "update"], cwd=archives)
     for package in sorted(missing):
         print(f"fetching {package} ...", flush=True)
-        error = _run(["apt-get", *options, "-qq", "download", package], cwd=archives)
-        debs = sorted(archives.glob(f"{package}_*.deb"))
-        if error or not debs:
-            problems.append(f"{package}: {error or 'apt-get download left no file'}")
-            continue
         target = CACHE / "peers" / package
         partial = target.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        error = _run(["dpkg-deb", "-x", str(debs[-1]), str(partial)], cwd=archives)
-        if error:
-            problems.append(f"{package}: {error}")
+        errors = [_unpack(part, options, archives, partial) for part in (package, *COMPANIONS.get(package, ()))]
+        if any(errors):
+            problems += filter(None, errors)
             continue
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)
-        debs[-1].unlink()
     return problems
+
+
+def _unpack(package: str, options: list[str], archives: Path, target: Path) -> str:
+    """Fetch one package and unpack it; return what went wrong, or an empty text."""
+    error = _run(["apt-get", *options, "-qq", "download", package], cwd=archives)
+    debs = sorted(archives.glob(f"{package}_*.deb"))
+    if error or not debs:
+        return f"{package}: {error or 'apt-get download left no file'}"
+    error = _run(["dpkg-deb", "-x", str(debs[-1]), str(target)], cwd=archives)
+    if error:
+        return f"{package}: {error}"
+    debs[-1].unlink()
+    return ""
 
 
 def _run(command: list[str], cwd: Path) -> str:
