@@ -169,6 +169,10 @@ class TestMounts:
         (mount,) = filesystems.parse_mountinfo(b"1 2 8:1 / /a rw - ext4 /dev/a ro,errors=remount-ro", "f")
         assert mount.read_only
 
+    def test_a_read_only_view_of_a_filesystem_is_none_of_its_own(self) -> None:
+        (mount,) = filesystems.parse_mountinfo(b"1 2 8:1 / / ro,relatime - ext4 /dev/a rw", "f")
+        assert not mount.read_only
+
     def test_automounts_are_not_touched(self) -> None:
         rows = b"1 2 0:50 / /net rw - autofs systemd-1 rw\n"
         assert filesystems.choose_filesystems(filesystems.parse_mountinfo(rows, "f")) == ()

@@ -115,7 +115,7 @@ HOST_METRICS = (
          "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
     _row(234, "host_filesystem_files_free", GAUGE, INT, "", "Files that can still be made",
          "statvfs", lane=SLOW, dims=("mountpoint", "device", "fstype")),
-    _row(235, "host_filesystem_read_only", GAUGE, INT, "", "1 if mounted read-only, else 0",
+    _row(235, "host_filesystem_read_only", GAUGE, INT, "", "1 if the whole filesystem is read-only, else 0",
          "/proc/self/mounts", lane=SLOW, high=1, dims=("mountpoint", "device", "fstype")),
     # network
     _row(240, "host_network_up", GAUGE, INT, "", "1 if the interface is operational, else 0",

@@ -39,6 +39,8 @@ class Mount(msgspec.Struct, frozen=True):
         point: where it is mounted.
         fstype, source: as mounted.
         options: of the mount and of the whole filesystem.
+        read_only: whether the whole filesystem is. A mount alone can be too: a service's sandbox makes all of its
+            own so, and that says nothing of the machine.
     """
 
     device: str
@@ -47,11 +49,7 @@ class Mount(msgspec.Struct, frozen=True):
     fstype: str
     source: str
     options: frozenset[str]
-
-    @property
-    def read_only(self) -> bool:
-        """Whether the mount or the whole filesystem is."""
-        return "ro" in self.options
+    read_only: bool
 
 
 def parse_mountinfo(content: bytes, where: str) -> tuple[Mount, ...]:
@@ -66,8 +64,9 @@ def parse_mountinfo(content: bytes, where: str) -> tuple[Mount, ...]:
         left, right = before.split(" "), after.split(" ")
         if not dash or len(left) < 6 or len(right) < 3 or _DEVICE.fullmatch(left[2]) is None:
             raise WireError(where, f"{shown(row)[:60]!r} is not a mount")
-        options = frozenset((*left[5].split(","), *right[2].split(",")))
-        mounts.append(Mount(left[2], _plain(left[3]), _plain(left[4]), _plain(right[0]), _plain(right[1]), options))
+        whole = right[2].split(",")
+        names = (_plain(left[3]), _plain(left[4]), _plain(right[0]), _plain(right[1]))
+        mounts.append(Mount(left[2], *names, frozenset((*left[5].split(","), *whole)), "ro" in whole))
     return tuple(mounts)
 
 
