@@ -31,7 +31,7 @@ lint: setup ## Style, types, floors
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 
 .PHONY: format
 format: setup ## Let ruff put the code in shape
