@@ -18,6 +18,8 @@ PROGRAMS = {
     # program: (Debian package, path inside it)
     "promtool": ("prometheus", "usr/bin/promtool"),
     "systemd-analyze": ("systemd", "usr/bin/systemd-analyze"),
+    "systemd-sysusers": ("systemd", "bin/systemd-sysusers"),
+    "systemd-tmpfiles": ("systemd", "bin/systemd-tmpfiles"),
 }
 COMPANIONS = {
     # package: what its programs need that a small system lacks, unpacked into the same folder
@@ -28,9 +30,10 @@ COMPANIONS = {
 def find(program: str) -> Path | None:
     """Return where `program` is, preferring the one unpacked here, or None."""
     package, inside = PROGRAMS[program]
-    unpacked = CACHE / "peers" / package / inside
-    if unpacked.exists():
-        return unpacked
+    for place in (inside, f"usr/{inside}"):  # newer packages have nothing in /bin
+        unpacked = CACHE / "peers" / package / place
+        if unpacked.exists():
+            return unpacked
     installed = shutil.which(program)
     return Path(installed) if installed else None
 

@@ -46,13 +46,18 @@ def answers(url: str) -> bool:
 
 
 class Gpufleet:
-    """A `gpufleet ...` process; its output goes to a file that failures quote."""
+    """A `gpufleet ...` process; its output goes to a file that failures quote.
 
-    def __init__(self, arguments: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+    A launcher is a command that becomes the one whose words follow its own.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], log: Path, env: Mapping[str, str] | None = None, launcher: Sequence[str] = ()
+    ) -> None:
         self.log = log
         with log.open("ab") as sink:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gpufleet.cli.main", *arguments],
+                [*launcher, sys.executable, "-m", "gpufleet.cli.main", *arguments],
                 stdout=sink,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **(env or {})},
