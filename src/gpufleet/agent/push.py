@@ -8,6 +8,7 @@ batch: it is set aside, so that one bad batch costs itself and not the ones behi
 import asyncio
 import logging
 import random
+import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -18,7 +19,7 @@ from gpufleet.agent.backoff import parse_retry_after, retry_delay
 from gpufleet.agent.refused import Refused
 from gpufleet.agent.stats import SendStats
 from gpufleet.codecs.batch import CONTENT_TYPE
-from gpufleet.model.errors import SpoolError
+from gpufleet.model.errors import ConfigError, SpoolError
 from gpufleet.ports import Clock
 from gpufleet.spool import Spool
 
@@ -54,15 +55,23 @@ class Pusher:
         refused: Refused,
         stats: SendStats,
         clock: Clock,
+        token: Callable[[], str] | None = None,
+        tls: ssl.SSLContext | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Take the queue, the hub's root, and where refused batches go; `jitter` gives numbers from 0 to 1."""
+        """Take the queue, the hub's root, and where refused batches go.
+
+        `token` gives the token to present now, and raises ConfigError where there is none to be had; `tls` decides
+        which hubs are trusted, the system's authorities unless given; `jitter` gives numbers from 0 to 1.
+        """
         self._queue = queue
         self._url = f"{url.rstrip('/')}/v1/batches"
         self._timeout = timeout_seconds
         self._refused = refused
         self._stats = stats
         self._clock = clock
+        self._token = token
+        self._tls = tls
         self._jitter = jitter
         self._new = asyncio.Event()
         self._failures = 0
@@ -98,7 +107,7 @@ class Pusher:
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=self._timeout),
             headers={"Content-Type": CONTENT_TYPE, "User-Agent": f"gpufleet-agent/{__version__}"},
-            connector=aiohttp.TCPConnector(limit=1),
+            connector=aiohttp.TCPConnector(limit=1, ssl=self._tls or True),
         )
 
     async def _post_all(self, session: aiohttp.ClientSession) -> None:
@@ -114,8 +123,9 @@ class Pusher:
             raise _NotNowError(str(error)) from error
 
     async def _post(self, session: aiohttp.ClientSession, seq: int, body: bytes) -> None:
+        headers = self._authorization()
         try:
-            async with session.post(self._url, data=body, allow_redirects=False) as answer:
+            async with session.post(self._url, data=body, headers=headers, allow_redirects=False) as answer:
                 status = answer.status
                 retry_after = parse_retry_after(answer.headers.get("Retry-After", ""), datetime.now(UTC))
                 words = (await answer.content.read(ANSWER_BYTES)).decode("utf-8", "replace").strip()
@@ -130,6 +140,15 @@ class Pusher:
         else:
             self._fail(f"{self._url} answers {status}: {words[:300]}")
             raise _NotNowError(f"answered {status}", retry_after)
+
+    def _authorization(self) -> dict[str, str]:
+        if self._token is None:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {self._token()}"}
+        except ConfigError as error:
+            self._fail(str(error))
+            raise _NotNowError(str(error)) from error
 
     async def _taken(self, seq: int) -> None:
         await asyncio.to_thread(self._queue.acknowledge, [seq])
