@@ -1,4 +1,4 @@
-"""`gpufleet config`: what configuration is in force, and whether it is right."""
+"""`gpufleet config`: what configuration is in force, whether it is right, and a file to begin with."""
 
 import enum
 import os
@@ -7,16 +7,18 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from gpufleet.cli.init import STDOUT, Force, Output, write_output
 from gpufleet.cli.options import ConfigFile, Json
 from gpufleet.config.agent import ENV_PREFIX as AGENT_PREFIX
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX
 from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import Resolved, leaves, resolve
+from gpufleet.config.template import render_template
 from gpufleet.config.toml import render_toml
 
 config_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="What configuration is in force, and whether it is right."
+    no_args_is_help=True, rich_markup_mode=None, help="What configuration is in force, whether it is right, a new file."
 )
 
 
@@ -61,6 +63,13 @@ def validate(
     """Say whether the configuration is right; ends with 2, and every problem, if it is not."""
     _resolve(daemon, config)
     print(f"the {daemon}'s configuration is right")
+
+
+@config_app.command()
+def init(daemon: For = Daemon.AGENT, output: Output = STDOUT, force: Force = False) -> None:
+    """Write a configuration file to begin with: every key, commented out at its default."""
+    record, prefix = _RECORDS[daemon]
+    write_output(render_template(record, daemon=daemon, env_prefix=prefix), output, force=force)
 
 
 def _resolve(daemon: Daemon, config: ConfigFile) -> Resolved[Any]:

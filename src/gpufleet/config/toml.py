@@ -24,11 +24,12 @@ def render_toml(resolved: Resolved[Any]) -> str:
         for part in key.split("."):
             value = getattr(value, part)
         origin = resolved.origin(key)
-        lines.append(f"# {name} is not set" if value is None else f"{name} = {_literal(value)}  # {origin}")
+        lines.append(f"# {name} is not set" if value is None else f"{name} = {toml_literal(value)}  # {origin}")
     return "\n".join(lines) + "\n"
 
 
-def _literal(value: object) -> str:
+def toml_literal(value: object) -> str:
+    """Return a value of a configuration, other than None, as TOML writes it."""
     plain = msgspec.to_builtins(value)
     # JSON's literals are TOML's, but for DEL, which TOML wants escaped.
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,86 @@
+"""A configuration file to begin with: every key at its default, commented out, with the words of its record."""
+
+import inspect
+import re
+import textwrap
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+
+from gpufleet.config.load import leaves
+from gpufleet.config.toml import toml_literal
+
+WIDTH = 100
+
+_ENTRY = re.compile(r"    (\w+(?:, \w+)*): (.+)")
+_CONTINUED = re.compile(r"     +(\S.*)")
+
+
+def render_template(struct_type: type[msgspec.Struct], *, daemon: str, env_prefix: str) -> str:
+    """Return a TOML document that sets nothing.
+
+    A line that begins with `#` and a key, without a space between, is a key at its default: taking the `#` away
+    changes nothing yet. What is not set by default has no such line, because TOML has no word for none.
+
+    Args:
+        struct_type: the daemon's record.
+        daemon: its name in commands.
+        env_prefix: what its environment variables start with.
+    """
+    lines = [
+        f"# Configuration of the gpufleet {daemon}. Every key is here, at its default: remove a # to set one.",
+        f"# An environment variable goes over a key ({env_prefix}LOG_LEVEL; two underscores enter a table), a flag",
+        "# of the command over both.",
+        f"# Is it right?  gpufleet config validate --for {daemon} --config FILE",
+    ]
+    table = ""
+    for key, field in sorted(leaves(struct_type), key=lambda leaf: "." in leaf[0]):
+        prefix, _, name = key.rpartition(".")
+        owner = _record_at(struct_type, prefix)
+        words = _comment(_help(owner).get(name, ""), _choices(field))
+        if prefix != table:
+            table = prefix
+            lines += ["", *_comment(inspect.cleandoc(owner.__doc__ or "").partition("\n")[0]), f"[{table}]"]
+        elif words:
+            lines.append("")
+        lines += [*words, _line(name, field)]
+    return "\n".join(lines) + "\n"
+
+
+def _record_at(struct_type: type[msgspec.Struct], prefix: str) -> type[msgspec.Struct]:
+    for part in filter(None, prefix.split(".")):
+        types: dict[str, Any] = {field.name: field.type for field in msgspec.structs.fields(struct_type)}
+        struct_type = types[part]
+    return struct_type
+
+
+def _help(struct_type: type[msgspec.Struct]) -> dict[str, str]:
+    """Read the Attributes of a record's docstring: name to words."""
+    section = inspect.cleandoc(struct_type.__doc__ or "").partition("\nAttributes:\n")[2]
+    words: dict[str, str] = {}
+    names: list[str] = []
+    for line in section.splitlines():
+        if entry := _ENTRY.fullmatch(line):
+            names = entry[1].split(", ")
+            words.update(dict.fromkeys(names, entry[2]))
+        elif more := _CONTINUED.fullmatch(line):
+            words.update({name: f"{words[name]} {more[1]}" for name in names})
+        else:
+            break
+    return words
+
+
+def _choices(field: msgspec.structs.FieldInfo) -> str:
+    return f"One of {', '.join(get_args(field.type))}." if get_origin(field.type) is Literal else ""
+
+
+def _comment(*texts: str) -> list[str]:
+    text = " ".join(filter(None, texts)).replace("None means", "not set means")
+    return [f"# {line}" for line in textwrap.wrap(text[:1].upper() + text[1:], WIDTH)]
+
+
+def _line(name: str, field: msgspec.structs.FieldInfo) -> str:
+    value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    if value is msgspec.NODEFAULT:
+        return f"# {name} = (must be given)"
+    return f"# {name} = (not set)" if value is None else f"#{name} = {toml_literal(value)}"

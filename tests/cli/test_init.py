@@ -1,0 +1,55 @@
+"""`gpufleet config init`: written whole, for its owner's eyes, over nothing that is there."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import gpufleet
+
+
+@pytest.mark.parametrize("daemon", ["agent", "hub"])
+def test_what_it_prints_is_right(daemon: str, tmp_path: Path) -> None:
+    done = gpufleet("config", "init", "--for", daemon)
+    assert (done.returncode, done.stderr) == (0, "")
+    file = tmp_path / "config.toml"
+    file.write_text(done.stdout)
+    assert gpufleet("config", "validate", "--for", daemon, "--config", str(file)).returncode == 0
+
+
+def test_the_file_is_its_owners(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    done = gpufleet("config", "init", "--output", str(file))
+    assert (done.returncode, done.stdout) == (0, f"wrote {file}\n")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.read_text() == gpufleet("config", "init", "--output", "-").stdout
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_is_there_stays(tmp_path: Path, is_link: bool) -> None:
+    file = tmp_path / "agent.toml"
+    if is_link:
+        file.symlink_to("nowhere")
+    else:
+        file.write_text("cluster = 'mine'\n")
+    done = gpufleet("config", "init", "--output", str(file))
+    assert done.returncode == 1
+    assert done.stderr == f"gpufleet: {file} is there already: choose another name, or --force to replace it\n"
+    assert is_link or file.read_text() == "cluster = 'mine'\n"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_force_replaces_it_and_its_permissions(tmp_path: Path) -> None:
+    file = tmp_path / "hub.toml"
+    file.write_text("x")
+    file.chmod(0o644)
+    assert gpufleet("config", "init", "--for", "hub", "--output", str(file), "--force").returncode == 0
+    assert "Configuration of the gpufleet hub" in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    done = gpufleet("config", "init", "--output", str(tmp_path / "none" / "agent.toml"))
+    assert done.returncode == 1
+    assert "cannot be written: No such file or directory" in done.stderr

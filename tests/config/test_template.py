@@ -1,0 +1,108 @@
+"""The file to begin with: every key, its words, and right however much of it is uncommented."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.config import agent, hub
+from gpufleet.config.load import leaves, resolve
+from gpufleet.config.template import render_template
+
+RECORDS: dict[str, tuple[type[msgspec.Struct], str]] = {
+    "agent": (agent.AgentConfig, agent.ENV_PREFIX),
+    "hub": (hub.HubConfig, hub.ENV_PREFIX),
+}
+COMMENTED = re.compile(r"#(\w+ = .*)")
+
+
+def template(daemon: str) -> str:
+    record, prefix = RECORDS[daemon]
+    return render_template(record, daemon=daemon, env_prefix=prefix)
+
+
+@pytest.mark.parametrize("daemon", RECORDS)
+class TestDaemons:
+    def test_it_sets_nothing(self, daemon: str, tmp_path: Path) -> None:
+        file = tmp_path / "config.toml"
+        file.write_text(template(daemon))
+        record, prefix = RECORDS[daemon]
+        assert resolve(record, file=file, env_prefix=prefix, env={}, flags={}).origins == {}
+
+    def test_every_key_is_there(self, daemon: str) -> None:
+        text = re.sub(r"^# ?(\w+) = (.*)$", r"\1 = 0", template(daemon), flags=re.MULTILINE)
+        for key, _ in leaves(RECORDS[daemon][0]):
+            found: object = tomllib.loads(text)
+            for part in key.split("."):
+                assert isinstance(found, dict)
+                found = found[part]
+
+    def test_no_key_is_without_words(self, daemon: str) -> None:
+        for block in template(daemon).split("\n\n"):
+            assert re.match(r"# [A-Z`]", block), block
+
+    @given(data=st.data())
+    def test_uncommenting_any_of_it_changes_nothing(
+        self, daemon: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        lines = template(daemon).splitlines()
+        places = [number for number, line in enumerate(lines) if COMMENTED.fullmatch(line)]
+        for number in data.draw(st.sets(st.sampled_from(places))):
+            lines[number] = lines[number].removeprefix("#")
+        file = tmp_path_factory.getbasetemp() / f"{daemon}.toml"
+        file.write_text("\n".join(lines))
+        record, prefix = RECORDS[daemon]
+        resolved = resolve(record, file=file, env_prefix=prefix, env={}, flags={})
+        assert resolved.config == resolve(record, file=None, env_prefix=prefix, env={}, flags={}).config
+
+
+class Inner(msgspec.Struct):
+    """A table.
+
+    Attributes:
+        one, two: told together,
+            over two lines.
+        three: `code` first.
+
+    Not an attribute: this.
+    """
+
+    one: int = 1
+    two: str | None = None
+    three: Literal["b", "a"] = "b"
+
+
+class Outer(msgspec.Struct):
+    """The whole.
+
+    Attributes:
+        needed: without a default. None means trouble.
+    """
+
+    needed: int
+    inner: Inner = msgspec.field(default_factory=Inner)
+    listed: tuple[str, ...] = ("é", 'quo"te')
+
+
+def test_the_form() -> None:
+    assert render_template(Outer, daemon="toy", env_prefix="TOY_").partition("\n\n")[2] == (
+        "# Without a default. not set means trouble.\n"
+        "# needed = (must be given)\n"
+        '#listed = ["é", "quo\\"te"]\n'
+        "\n"
+        "# A table.\n"
+        "[inner]\n"
+        "# Told together, over two lines.\n"
+        "#one = 1\n"
+        "\n"
+        "# Told together, over two lines.\n"
+        "# two = (not set)\n"
+        "\n"
+        "# `code` first. One of b, a.\n"
+        '#three = "b"\n'
+    )
