@@ -17,9 +17,11 @@ from typing import Protocol
 
 import msgspec
 
+from gpufleet.model.access import AuditEntry, AuditRecord, KnownToken
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import MachineRecord
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.holding import Holding
 from gpufleet.model.ledger import FlushIntent, MachineMatch, Ranges, SenderState, SequenceKey
 from gpufleet.model.machine import Machine
@@ -244,8 +246,24 @@ class Registry(Protocol):
         """
         ...
 
-    def register_clusters(self, clusters: Sequence[str], at: int) -> None:
+    def register_clusters(self, ids: Sequence[str], at: int) -> None:
         """Make the clusters known; those that are known already stay as they are."""
+        ...
+
+    def put_cluster(self, id: str, spec: ClusterSpec, at: dt.datetime) -> tuple[Cluster, bool]:  # noqa: A002
+        """Keep what belongs to a cluster and return it, and whether it had nothing before; opens a closed one again."""
+        ...
+
+    def cluster(self, id: str) -> Cluster:  # noqa: A002
+        """Return one cluster. Raises NotFoundError."""
+        ...
+
+    def clusters(self) -> tuple[Cluster, ...]:
+        """Return every cluster that is known, closed ones too, by id."""
+        ...
+
+    def close_cluster(self, id: str, at: dt.datetime) -> Cluster:  # noqa: A002
+        """Close it; one that is closed stays as it was. Raises NotFoundError."""
         ...
 
     def match(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
@@ -272,16 +290,20 @@ class Registry(Protocol):
         `valid_from` keeps the one it has, or starts `at`.
 
         Raises:
-            ConflictError: if it is closed.
+            ConflictError: if it is closed, or is of a tenant and the spec is not of the same.
         """
         ...
 
-    def allocation(self, id: str) -> Allocation:  # noqa: A002
-        """Return the newest generation. Raises NotFoundError."""
+    def allocation(self, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
+        """Return the newest generation.
+
+        Raises:
+            NotFoundError: if there is none; in the same words if a tenant is given and it is not this tenant's.
+        """
         ...
 
-    def allocations(self) -> tuple[Allocation, ...]:
-        """Return the newest generation of every allocation, closed ones too, by id."""
+    def allocations(self, tenant: str | None = None) -> tuple[Allocation, ...]:
+        """Return the newest generation of every allocation (of one tenant), closed ones too, by id."""
         ...
 
     def close_allocation(self, id: str, at: dt.datetime) -> Allocation:  # noqa: A002
@@ -312,4 +334,28 @@ class Registry(Protocol):
 
     def close(self) -> None:
         """Close; what was kept stays."""
+        ...
+
+
+class Tokens(Protocol):
+    """The tokens that a hub takes; they can change under it. Blocking; raises RegistryError as the registry does."""
+
+    def changes(self) -> int:
+        """Return a number that is another one whenever a token has changed."""
+        ...
+
+    def known(self) -> tuple[KnownToken, ...]:
+        """Return every token, those that are refused too, with their secrets."""
+        ...
+
+
+class Audit(Protocol):
+    """The log of writes; nothing leaves it. Blocking; raises RegistryError as the registry does."""
+
+    def append(self, entry: AuditEntry) -> None:
+        """Add an entry, durably."""
+        ...
+
+    def newest(self, before: int | None, limit: int) -> tuple[AuditRecord, ...]:
+        """Return up to `limit` entries (of lower numbers than `before`), newest first."""
         ...

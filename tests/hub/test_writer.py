@@ -110,7 +110,7 @@ def test_a_store_that_had_it_all_before_the_crash_gets_the_same_token_and_ids(hu
         def finish_flush(self, *_: object) -> None:
             raise RegistryError("killed here")
 
-    dying = DyingRegistry(hub.registry._engine)
+    dying = DyingRegistry(hub.registry._database)
     dying.migrate()
     writer = Writer(
         wal=WAL, store=hub.store, registry=dying, quarantine=Quarantine(hub.folder / "q"), counters=Counters()

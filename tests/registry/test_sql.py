@@ -51,7 +51,7 @@ def test_migrations_make_the_tables_that_queries_see(registry: SqlRegistry, dsn:
         assert set(columns) == {column.name for column in table.columns}
         assert found.get_pk_constraint(name)["constrained_columns"] == [one.name for one in table.primary_key]
         loose = {column.name for column in table.columns if column.nullable}
-        assert {name for name, column in columns.items() if column["nullable"]} - {"id", "wal"} == loose
+        assert {name for name, column in columns.items() if column["nullable"]} - {"id", "wal", "number"} == loose
     engine.dispose()
 
 
@@ -73,7 +73,7 @@ def test_a_newer_schema_is_refused_in_words(dsn: str) -> None:
 
 
 def test_durability_is_asked_of_sqlite(registry: SqlRegistry) -> None:
-    with registry._engine.connect() as connection:
+    with registry._database._engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
         assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
@@ -158,7 +158,7 @@ def test_closing_erases_nothing_and_is_final(registry: SqlRegistry, dsn: str) ->
     assert registry.allocation("a") == closed
     with pytest.raises(ConflictError, match="was closed"):
         registry.put_allocation("a", SPEC, AT)
-    with registry._engine.connect() as connection:
+    with registry._database._engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(tables.ALLOCATIONS)) == 2
 
 
@@ -199,3 +199,23 @@ def test_hundreds_of_machines_are_saved_together(dsn: str) -> None:
     again = opened(dsn)
     assert [again.match("local", "s", machine, NOW).id for machine in machines] == ids
     again.close()
+
+
+def test_an_allocation_of_another_tenant_is_told_in_the_words_of_one_that_is_not_there(registry: SqlRegistry) -> None:
+    registry.put_allocation("a", msgspec.structs.replace(SPEC, tenant="acme"), AT)
+    registry.put_allocation("b", SPEC, AT)
+    assert registry.allocation("a", "acme").id == "a"
+    assert [one.id for one in registry.allocations("acme")] == ["a"]
+    assert registry.allocations("other") == ()
+    for id_ in ("a", "b", "c"):
+        with pytest.raises(NotFoundError, match=f"^there is no allocation '{id_}'$"):
+            registry.allocation(id_, "other")
+
+
+def test_a_tenant_s_allocation_stays_that_tenant_s(registry: SqlRegistry) -> None:
+    registry.put_allocation("a", SPEC, AT)
+    mine = msgspec.structs.replace(SPEC, tenant="acme")
+    assert registry.put_allocation("a", mine, AT)[0].generation == 2
+    for tenant in ("other", None):
+        with pytest.raises(ConflictError, match="close it and put another"):
+            registry.put_allocation("a", msgspec.structs.replace(SPEC, tenant=tenant), AT)

@@ -23,6 +23,11 @@ def put(connection: sa.Connection, id: str, spec: AllocationSpec, at: dt.datetim
         raise ConflictError(
             f"allocation {id!r} was closed at {before.closed_at.isoformat()}: a closed one stays; use another id"
         )
+    if before.spec.tenant is not None and spec.tenant != before.spec.tenant:
+        raise ConflictError(
+            f"allocation {id!r} is tenant {before.spec.tenant!r}'s, whose past another one must not see: "
+            "close it and put another"
+        )
     if spec.valid_from is None:
         spec = msgspec.structs.replace(spec, valid_from=before.spec.valid_from)
     if spec == before.spec:
@@ -32,10 +37,14 @@ def put(connection: sa.Connection, id: str, spec: AllocationSpec, at: dt.datetim
     return allocation, False
 
 
-def get(connection: sa.Connection, id: str) -> Allocation:  # noqa: A002
-    """Return the newest generation. Raises NotFoundError."""
+def get(connection: sa.Connection, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
+    """Return the newest generation, if it is of the tenant or none is given.
+
+    Raises:
+        NotFoundError: if there is none, or it is another tenant's: the same words, so that neither is told.
+    """
     found = _newest(connection, id)
-    if found is None:
+    if found is None or (tenant is not None and found.spec.tenant != tenant):
         raise NotFoundError(f"there is no allocation {id!r}")
     return found
 

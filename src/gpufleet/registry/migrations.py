@@ -1,6 +1,7 @@
 """How the schema came to be: numbered, forward only, never edited once released.
 
-Portable SQL: TEXT, BIGINT, INTEGER and the dialect's word for bytes. Bytes columns hold MessagePack records.
+Portable SQL: TEXT, BIGINT, INTEGER and the dialect's words for bytes and for a key that counts up. Bytes columns hold
+MessagePack records, or digests.
 """
 
 import sqlalchemy as sa
@@ -38,10 +39,49 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ),
         "CREATE TABLE flush_intents (wal TEXT PRIMARY KEY, intent {bytes} NOT NULL)",
     ),
+    (
+        "ALTER TABLE clusters ADD COLUMN spec {bytes}",
+        "ALTER TABLE clusters ADD COLUMN closed_at BIGINT",
+        (
+            "CREATE TABLE tokens (id TEXT PRIMARY KEY, role TEXT NOT NULL, cluster TEXT, tenant TEXT,"
+            " note TEXT NOT NULL, created_at BIGINT NOT NULL, expires_at BIGINT, revoked_at BIGINT)"
+        ),
+        (
+            "CREATE TABLE token_secrets (token TEXT NOT NULL REFERENCES tokens (id), digest {bytes} NOT NULL,"
+            " created_at BIGINT NOT NULL, valid_until BIGINT, PRIMARY KEY (token, digest))"
+        ),
+        "CREATE TABLE token_changes (number BIGINT NOT NULL)",
+        "INSERT INTO token_changes (number) VALUES (0)",
+        (
+            "CREATE TABLE audit (number {serial}, at BIGINT NOT NULL, actor TEXT NOT NULL, method TEXT NOT NULL,"
+            " path TEXT NOT NULL, status INTEGER NOT NULL, detail TEXT NOT NULL)"
+        ),
+        "{never_update_audit}",
+        "{never_delete_audit}",
+    ),
 )
 """Statements by version: the first tuple makes version 1."""
 
-_BYTES = {"sqlite": "BLOB", "postgresql": "BYTEA"}
+_WORDS = {
+    "sqlite": {
+        "bytes": "BLOB",
+        "serial": "INTEGER PRIMARY KEY AUTOINCREMENT",
+        "never_update_audit": (
+            "CREATE TRIGGER audit_no_update BEFORE UPDATE ON audit"
+            " BEGIN SELECT RAISE(ABORT, 'the audit log is only added to'); END"
+        ),
+        "never_delete_audit": (
+            "CREATE TRIGGER audit_no_delete BEFORE DELETE ON audit"
+            " BEGIN SELECT RAISE(ABORT, 'the audit log is only added to'); END"
+        ),
+    },
+    "postgresql": {
+        "bytes": "BYTEA",
+        "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        "never_update_audit": "CREATE RULE audit_no_update AS ON UPDATE TO audit DO INSTEAD NOTHING",
+        "never_delete_audit": "CREATE RULE audit_no_delete AS ON DELETE TO audit DO INSTEAD NOTHING",
+    },
+}
 
 
 def migrate(connection: sa.Connection) -> None:
@@ -62,5 +102,5 @@ def migrate(connection: sa.Connection) -> None:
         )
     for number, statements in enumerate(MIGRATIONS[version:], start=version + 1):
         for statement in statements:
-            connection.execute(sa.text(statement.format(bytes=_BYTES[connection.dialect.name])))
+            connection.execute(sa.text(statement.format(**_WORDS[connection.dialect.name])))
         connection.execute(VERSION.update().values(version=number))

@@ -11,6 +11,8 @@ CLUSTERS = sa.Table(
     METADATA,
     sa.Column("id", sa.Text, primary_key=True),
     sa.Column("registered_at", sa.BigInteger, nullable=False),
+    sa.Column("spec", sa.LargeBinary),
+    sa.Column("closed_at", sa.BigInteger),
 )
 
 MACHINES = sa.Table(
@@ -76,4 +78,41 @@ FLUSH_INTENTS = sa.Table(
     METADATA,
     sa.Column("wal", sa.Text, primary_key=True),
     sa.Column("intent", sa.LargeBinary, nullable=False),
+)
+
+TOKENS = sa.Table(
+    "tokens",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("role", sa.Text, nullable=False),
+    sa.Column("cluster", sa.Text),
+    sa.Column("tenant", sa.Text),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("expires_at", sa.BigInteger),
+    sa.Column("revoked_at", sa.BigInteger),
+)
+
+TOKEN_SECRETS = sa.Table(
+    "token_secrets",
+    METADATA,
+    sa.Column("token", sa.Text, sa.ForeignKey("tokens.id"), primary_key=True),
+    sa.Column("digest", sa.LargeBinary, primary_key=True),
+    sa.Column("created_at", sa.BigInteger, nullable=False),
+    sa.Column("valid_until", sa.BigInteger),
+)
+
+TOKEN_CHANGES = sa.Table("token_changes", METADATA, sa.Column("number", sa.BigInteger, nullable=False))
+"""One row, one more with every change: a running hub looks here whether to read the tokens again."""
+
+AUDIT = sa.Table(
+    "audit",
+    METADATA,
+    sa.Column("number", sa.BigInteger, primary_key=True),
+    sa.Column("at", sa.BigInteger, nullable=False),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("method", sa.Text, nullable=False),
+    sa.Column("path", sa.Text, nullable=False),
+    sa.Column("status", sa.Integer, nullable=False),
+    sa.Column("detail", sa.Text, nullable=False),
 )

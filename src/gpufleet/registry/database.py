@@ -1,0 +1,84 @@
+"""The database behind a registry: SQLite by default, PostgreSQL by DSN."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Self
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from gpufleet.model.errors import RegistryError
+from gpufleet.registry import migrations
+
+_BUSY_MILLISECONDS = 10_000
+
+
+class Database:
+    """Transactions; safe to use from several threads, and beside other processes."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    @classmethod
+    def open(cls, dsn: str) -> Self:
+        """Open by SQLAlchemy DSN: `sqlite:////path/to/registry.sqlite` or `postgresql+psycopg://...`.
+
+        Raises:
+            RegistryError: if the DSN or its driver is unknown.
+        """
+        try:
+            engine = sa.create_engine(dsn)
+        except (ArgumentError, NoSuchModuleError, ImportError) as error:
+            raise RegistryError(f"the registry's DSN cannot be used: {error}") from error
+        if engine.dialect.name == "sqlite":
+            sa.event.listen(engine, "connect", _set_pragmas)
+            sa.event.listen(engine, "begin", _begin)
+        return cls(engine)
+
+    def migrate(self) -> None:
+        """Bring the schema to this build's version; see `migrations.migrate`."""
+        with self.writing() as connection:
+            migrations.migrate(connection)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Open a transaction that only reads: it waits for no writer. Raises RegistryError."""
+        with self._transaction(reading=True) as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """Open a transaction that may write; durable when the context ends. Raises RegistryError."""
+        with self._transaction(reading=False) as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    @contextlib.contextmanager
+    def _transaction(self, *, reading: bool) -> Iterator[sa.Connection]:
+        try:
+            with self._engine.connect().execution_options(reading=reading) as connection, connection.begin():
+                yield connection
+        except SQLAlchemyError as error:
+            raise RegistryError(f"registry {self._engine.url!r}: {error}") from error
+
+
+def _set_pragmas(connection: sa.engine.interfaces.DBAPIConnection, _record: object) -> None:
+    connection.isolation_level = None  # SQLAlchemy's begin event below opens transactions, not the driver
+    cursor = connection.cursor()
+    for pragma in (
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "foreign_keys = ON",
+        f"busy_timeout = {_BUSY_MILLISECONDS}",
+    ):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: sa.Connection) -> None:
+    # A transaction that starts reading cannot safely go on to write; one that only reads need not wait for writers.
+    reading = connection.get_execution_options().get("reading")
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")

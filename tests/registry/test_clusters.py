@@ -1,0 +1,54 @@
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.cluster import ClusterSpec
+from gpufleet.model.errors import NotFoundError
+from gpufleet.registry.sql import SqlRegistry
+
+AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+LATER = AT + dt.timedelta(hours=1)
+SPEC = ClusterSpec(environment="production", team="blue", contact="ops@example.org", expected={"H200": 64})
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[SqlRegistry]:
+    registry = SqlRegistry.open(f"sqlite:///{tmp_path / 'registry.sqlite'}")
+    registry.migrate()
+    yield registry
+    registry.close()
+
+
+def test_a_put_is_new_once_and_replaces_afterwards(registry: SqlRegistry) -> None:
+    first, is_new = registry.put_cluster("a", SPEC, AT)
+    assert (first.spec, first.known_since, is_new) == (SPEC, AT, True)
+    second, is_new = registry.put_cluster("a", ClusterSpec(), LATER)
+    assert (second.spec, second.known_since, is_new) == (ClusterSpec(), AT, False)
+    assert registry.cluster("a") == second
+
+
+def test_one_of_the_configuration_can_be_registered_too(registry: SqlRegistry) -> None:
+    registry.register_clusters(["a"], 10**18)
+    assert registry.cluster("a").spec is None
+    cluster, is_new = registry.put_cluster("a", SPEC, LATER)
+    assert (cluster.spec, is_new, len(registry.clusters())) == (SPEC, True, 1)
+    registry.register_clusters(["a"], 10**18 + 1)
+    assert registry.cluster("a") == cluster
+
+
+def test_closing_erases_nothing_and_a_put_opens_again(registry: SqlRegistry) -> None:
+    registry.put_cluster("a", SPEC, AT)
+    closed = registry.close_cluster("a", LATER)
+    assert (closed.closed_at, closed.spec) == (LATER, SPEC)
+    assert registry.close_cluster("a", LATER + dt.timedelta(hours=1)) == closed
+    opened, is_new = registry.put_cluster("a", SPEC, LATER)
+    assert (opened.closed_at, is_new) == (None, False)
+
+
+def test_an_unknown_one_is_not_found(registry: SqlRegistry) -> None:
+    with pytest.raises(NotFoundError, match="'a'"):
+        registry.cluster("a")
+    with pytest.raises(NotFoundError, match="'a'"):
+        registry.close_cluster("a", AT)

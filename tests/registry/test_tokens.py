@@ -1,0 +1,138 @@
+import datetime as dt
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.access import AuditEntry, Role, digest, token_id
+from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
+from gpufleet.registry.audit import SqlAudit
+from gpufleet.registry.database import Database
+from gpufleet.registry.tables import AUDIT
+from gpufleet.registry.tokens import SqlTokens
+
+AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+HOUR = dt.timedelta(hours=1)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    database = Database.open(f"sqlite:///{tmp_path / 'registry.sqlite'}")
+    database.migrate()
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def tokens(database: Database) -> SqlTokens:
+    return SqlTokens(database)
+
+
+def test_a_token_is_kept_as_a_digest_alone(tokens: SqlTokens, tmp_path: Path) -> None:
+    token, text = tokens.create(Role.SENDER, AT, cluster="a", note="rack 7", expires_at=AT + HOUR)
+    assert text.startswith(f"gpf_{token.id}_")
+    assert token_id(text) == token.id
+    ((known),) = tokens.known()
+    assert known.token == token
+    assert [one.digest for one in known.secrets] == [digest(text)]
+    secret = text.removeprefix(f"gpf_{token.id}_").encode()
+    for file in tmp_path.iterdir():
+        assert secret not in file.read_bytes()
+
+
+def test_secrets_do_not_repeat(tokens: SqlTokens) -> None:
+    texts = {tokens.create(Role.ADMIN, AT)[1] for _ in range(20)}
+    assert len(texts) == 20
+    assert {len(text) for text in texts} == {4 + 12 + 1 + 43}
+
+
+@pytest.mark.parametrize(
+    ("role", "cluster", "tenant"),
+    [
+        (Role.SENDER, None, None),
+        (Role.SENDER, "a", "t"),
+        (Role.TENANT, None, None),
+        (Role.TENANT, "a", None),
+        (Role.ADMIN, "a", None),
+        (Role.OPERATOR, None, "t"),
+    ],
+)
+def test_what_a_role_is_bound_to_is_neither_missing_nor_too_much(
+    tokens: SqlTokens, role: Role, cluster: str | None, tenant: str | None
+) -> None:
+    with pytest.raises(ConflictError, match="bound"):
+        tokens.create(role, AT, cluster=cluster, tenant=tenant)
+
+
+def test_rotation_keeps_the_old_secret_for_the_overlap_alone(tokens: SqlTokens) -> None:
+    token, first = tokens.create(Role.ADMIN, AT)
+    same, second = tokens.rotate(token.id, AT + HOUR, overlap=HOUR)
+    assert same == token
+    (known,) = tokens.known()
+    assert {one.digest: one.valid_until for one in known.secrets} == {
+        digest(first): AT + 2 * HOUR,
+        digest(second): None,
+    }
+    _, third = tokens.rotate(token.id, AT + 3 * HOUR, overlap=dt.timedelta(0))
+    (known,) = tokens.known()  # the first is over and gone, the second ends at once
+    assert {one.digest: one.valid_until for one in known.secrets} == {
+        digest(second): AT + 3 * HOUR,
+        digest(third): None,
+    }
+
+
+def test_a_later_rotation_does_not_lengthen_an_overlap(tokens: SqlTokens) -> None:
+    token, first = tokens.create(Role.ADMIN, AT)
+    tokens.rotate(token.id, AT, overlap=HOUR)
+    tokens.rotate(token.id, AT, overlap=5 * HOUR)
+    (known,) = tokens.known()
+    assert {one.digest: one.valid_until for one in known.secrets}[digest(first)] == AT + HOUR
+
+
+def test_revoked_and_expired_ones_are_not_rotated(tokens: SqlTokens) -> None:
+    token, _ = tokens.create(Role.ADMIN, AT, expires_at=AT + HOUR)
+    with pytest.raises(ConflictError, match="expired"):
+        tokens.rotate(token.id, AT + HOUR, overlap=HOUR)
+    renewed, _ = tokens.rotate(token.id, AT + HOUR, overlap=HOUR, expires_at=AT + 3 * HOUR)
+    assert renewed.expires_at == AT + 3 * HOUR
+    revoked = tokens.revoke(token.id, AT + HOUR)
+    assert tokens.revoke(token.id, AT + 2 * HOUR) == revoked
+    with pytest.raises(ConflictError, match="revoked"):
+        tokens.rotate(token.id, AT + 2 * HOUR, overlap=HOUR)
+    for change in (lambda: tokens.revoke("none", AT), lambda: tokens.rotate("none", AT, overlap=HOUR)):
+        with pytest.raises(NotFoundError):
+            change()
+
+
+def test_every_change_is_seen_from_elsewhere_and_audited(tokens: SqlTokens, database: Database) -> None:
+    numbers = [tokens.changes()]
+    token, text = tokens.create(Role.TENANT, AT, tenant="acme")
+    numbers.append(tokens.changes())
+    tokens.rotate(token.id, AT, overlap=HOUR)
+    numbers.append(tokens.changes())
+    tokens.revoke(token.id, AT)
+    numbers.append(tokens.changes())
+    assert len(set(numbers)) == 4
+    entries = SqlAudit(database).newest(None, 10)
+    assert [(one.entry.actor, one.entry.method, one.entry.path) for one in entries] == [
+        ("local", "token", "revoke"),
+        ("local", "token", "rotate"),
+        ("local", "token", "create"),
+    ]
+    assert all(token.id in one.entry.detail and text not in one.entry.detail for one in entries)
+
+
+def test_the_audit_log_is_only_added_to(database: Database, tmp_path: Path) -> None:
+    audit = SqlAudit(database)
+    for number in range(5):
+        audit.append(AuditEntry(at=AT, actor="x", method="PUT", path=f"/{number}", status=200, detail="d"))
+    assert [one.entry.path for one in audit.newest(None, 2)] == ["/4", "/3"]
+    assert [one.entry.path for one in audit.newest(audit.newest(None, 2)[-1].number, 10)] == ["/2", "/1", "/0"]
+    for statement in (AUDIT.delete(), AUDIT.update().values(actor="y")):
+        with pytest.raises(RegistryError, match="only added to"), database.writing() as connection:
+            connection.execute(statement)
+    elsewhere = sqlite3.connect(tmp_path / "registry.sqlite")
+    with pytest.raises(sqlite3.IntegrityError, match="only added to"):
+        elsewhere.execute("DELETE FROM audit")
+    elsewhere.close()
