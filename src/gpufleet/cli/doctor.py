@@ -45,7 +45,7 @@ def _examine(root: Path, config: Path | None) -> "tuple[Check, ...]":
     from gpufleet.wiring.clock import SystemClock
 
     settings = load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={})
-    facts = asyncio.run(gather(LocalFiles(root), LocalAccess(root), SystemClock(), settings.state))
+    facts = asyncio.run(gather(LocalFiles(root), LocalAccess(root), SystemClock(), str(Path(settings.state, "agent"))))
     return examine(facts)
 
 
