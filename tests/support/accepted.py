@@ -18,7 +18,7 @@ def accept(
     samples: Sequence[Sample] = (),
     *,
     part: MachinePart | None = None,
-    received_at: int = 1_700_000_000_000_000_000,
+    received_at: int = 1_700_086_400_000_000_000,
     sent_at: int = 1_700_000_000_000_000_000,
     seq: int = 1,
 ) -> Accepted:

@@ -91,7 +91,8 @@ def test_latest_is_the_newest_of_each_and_equal(store: ClickHouseStore, writes: 
             sent_at=T0,
             reports=(MachineReport(machine=Machine(name="n"), samples=tuple(samples)),),
         )
-        store.write([Accepted(received_at=T0, machine_ids=("m",), batch=decode(encode(batch)))], f"{cluster}-{seq}")
+        accepted = Accepted(received_at=2**62, machine_ids=("m",), batch=decode(encode(batch)))
+        store.write([accepted], f"{cluster}-{seq}")
         for sample in samples:
             before = expected.get(key(sample))
             if before is None or sample.measured_at > before.measured_at:

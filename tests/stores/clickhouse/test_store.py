@@ -243,3 +243,23 @@ def test_a_second_folder_in_the_same_process_is_refused(store: ClickHouseStore, 
 def test_the_same_folder_twice_is_refused(store: ClickHouseStore, folder: Path) -> None:
     with pytest.raises(StoreError, match="open"):
         ClickHouseStore.open(f"chdb://{folder}")
+
+
+def test_a_clock_that_ran_ahead_is_not_believed_for_ever(store: ClickHouseStore, cluster: str) -> None:
+    def say(at: int, received_at: int, watts: float, error: str) -> None:
+        status = ReaderStatus(
+            reader="nvml", lane=Lane.FAST, state=ReaderState.OK, interval_seconds=10.0, last_error=error
+        )
+        part = MachinePart(0, readers=[status])
+        view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address=f"0000:{int(watts)}:00.0")
+        sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": watts})
+        one = accept(cluster, "m", [sample], part=part, sent_at=at, received_at=received_at)
+        store.write([one], f"{cluster}-{received_at}")
+
+    say(T0 + 300 * NANOS, T0, 10.0, "ahead")
+    say(T0 + 10 * NANOS, T0 + 10 * NANOS, 20.0, "right")
+    (stored,) = store.latest(cluster, "m")
+    assert stored.sample.values == {"gpu_power_watts": 20.0}
+    assert stored.sample.view is not None
+    assert stored.sample.view.pci_address == "0000:20:00.0"
+    assert [one.last_error for one in store.readers(cluster, "m")] == ["right"]

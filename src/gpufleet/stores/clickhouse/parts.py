@@ -33,6 +33,14 @@ def seen_views(accepted: Accepted) -> Iterator[tuple[str, View, str]]:
                 yield accepted.machine_ids[part.machine], event.view, ""
 
 
+def reported_at(accepted: Accepted) -> int:
+    """Return when the batch was made, by the sender's clock where that is not ahead of the hub's.
+
+    The newest report stands: a clock that ran ahead must not outlive what its sender says after.
+    """
+    return min(accepted.batch.sent_at, accepted.received_at)
+
+
 class PartRows:
     """Gathers events, reader status, holdings, inventory and views of many batches."""
 
@@ -64,7 +72,7 @@ class PartRows:
                     status.failures,
                     status.error_class,
                     status.last_error,
-                    batch.sent_at,
+                    reported_at(accepted),
                     accepted.received_at,
                 )
             for event in part.events:
@@ -89,10 +97,11 @@ class PartRows:
         batch = accepted.batch
         subject = (batch.cluster, machine, view.key, reader)
         attributes = hash(view)
-        last, reported_at = self._known.views.get(subject, (None, batch.sent_at))
-        if last == attributes or reported_at > batch.sent_at:
+        at = reported_at(accepted)
+        last, last_at = self._known.views.get(subject, (None, at))
+        if last == attributes or last_at > at:
             return
-        self._known.views[subject] = (attributes, batch.sent_at)
+        self._known.views[subject] = (attributes, at)
         self.tables["views"].add(
             *subject,
             view.kind.value,
@@ -102,7 +111,7 @@ class PartRows:
             view.instance,
             view.parent,
             view.index,
-            batch.sent_at,
+            at,
         )
 
     def _add_holding(self, accepted: Accepted, machine: str, holding: Holding) -> None:
@@ -118,7 +127,7 @@ class PartRows:
             holding.until,
             list(holding.methods),
             holding.verdict.value,
-            accepted.batch.sent_at,
+            reported_at(accepted),
             accepted.received_at,
         )
 
@@ -131,7 +140,7 @@ class PartRows:
         self._known.inventory[subject] = number
         self.tables["inventory"].add(
             *subject,
-            batch.sent_at,
+            reported_at(accepted),
             accepted.received_at,
             number,
             [function.address for function in functions],

@@ -36,11 +36,13 @@ class Column(msgspec.Struct, frozen=True):
         name: as in SQL.
         type: ClickHouse type.
         codec: compression, or empty for the server's default (LZ4).
+        derived: expression that the server computes it from, or empty for one that is written.
     """
 
     name: str
     type: str
     codec: str = "ZSTD(1)"
+    derived: str = ""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +99,10 @@ _SAMPLE_TAIL = (
 )
 
 
+_KNOWN_AT = Column("known_at", INSTANT, "ZSTD(1)", derived="least(measured_at, received_at)")
+"""What makes a sample the newest: a sender whose clock ran ahead must not outlive what it measures after."""
+
+
 def metric_type(metric: Metric) -> str:
     """Return the type of a core metric's column.
 
@@ -128,7 +134,7 @@ def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[Table, ...]:
     samples = _sample_columns(core)
     return (
         Table(name="samples", columns=samples, key=_SAMPLE_KEY, partition="toDate(measured_at)"),
-        Table(name="latest", columns=samples, key=_SAMPLE_KEY[:-1], version="measured_at", lookup=True),
+        Table(name="latest", columns=(*samples, _KNOWN_AT), key=_SAMPLE_KEY[:-1], version="known_at", lookup=True),
         DIM_SAMPLES,
         ABSENCE_SETS,
         INFO,
@@ -294,7 +300,8 @@ MIGRATIONS = Table(
 def render_column(column: Column) -> str:
     """Return the column as CREATE and ALTER take it."""
     codec = f" CODEC({column.codec})" if column.codec else ""
-    return f"`{column.name}` {column.type}{codec}"
+    derived = f" MATERIALIZED {column.derived}" if column.derived else ""
+    return f"`{column.name}` {column.type}{derived}{codec}"
 
 
 def render_create(table: Table, engine: Engine = Engine.PLAIN) -> str:
