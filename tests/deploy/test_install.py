@@ -1,0 +1,38 @@
+"""docs/install.md names files and commands that there are."""
+
+import re
+
+import pytest
+
+from tests.support.command import gpufleet
+from tests.support.uv import ROOT
+
+TEXT = (ROOT / "docs" / "install.md").read_text()
+COMMANDS = sorted(
+    {
+        match[1]
+        for match in re.finditer(r"(?:^|sudo |/lib )gpufleet ((?:config )?[a-z]+) *(?:--|#|$)", TEXT, re.MULTILINE)
+    }
+)
+
+
+def test_every_file_is_there() -> None:
+    named = set(re.findall(r"deploy/[\w./-]*\w", TEXT))
+    assert {str(path.relative_to(ROOT)) for folder in ("systemd", "container")
+            for path in (ROOT / "deploy" / folder).iterdir()} <= named  # fmt: skip
+    for path in named:
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("command", ["config init", "config validate", "doctor", "snapshot"])
+def test_every_command_is_found(command: str) -> None:
+    assert command in COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_the_commands(command: str) -> None:
+    page = gpufleet(*command.split(), "--help")
+    assert page.returncode == 0
+    for line in re.findall(rf"gpufleet {command} ([^#\n]*)", TEXT):
+        for option in re.findall(r"--[a-z-]+", line):
+            assert option in page.stdout

@@ -1,0 +1,183 @@
+"""The systemd units: right for systemd, hardened, and the daemons work with what they leave."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.agent.agent import FLUSH_SECONDS
+from gpufleet.config.agent import default_state
+from gpufleet.readers.nvml.watch import Limits
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.scenario import Scenario
+from tests.support import peers
+from tests.support.command import gpufleet
+from tests.support.processes import Gpufleet, free_port, get_json, get_text
+from tests.support.units import UNITS, unit_value, unit_values
+from tests.support.waiting import wait_until
+
+AGENT, HUB = UNITS / "gpufleet-agent.service", UNITS / "gpufleet-hub.service"
+INSTALLED = "/opt/gpufleet/bin/gpufleet"
+YOUNGER_KEYS = ("RestartSteps", "RestartMaxDelaySec")
+"""What systemd before 254 does not know and leaves out, as the units say."""
+
+Peer = Callable[[str], Path]
+
+
+def run(program: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, *map(str, arguments)],
+        env={**os.environ, **peers.environment(program.name)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def arguments_of(unit: Path) -> list[str]:
+    command, *arguments = unit_value(unit, "Service", "ExecStart").split()
+    assert command == INSTALLED
+    return arguments
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("unit", [AGENT, HUB], ids=lambda unit: unit.stem)
+class TestSystemd:
+    def test_it_is_right(self, unit: Path, peer: Peer, tmp_path: Path) -> None:
+        there = tmp_path / "gpufleet"
+        there.symlink_to("/bin/true")
+        copy = tmp_path / unit.name
+        copy.write_text(unit.read_text().replace(INSTALLED, str(there)))
+        done = run(peer("systemd-analyze"), "verify", "--man=no", copy)
+        complaints = [line for line in done.stderr.splitlines() if not any(key in line for key in YOUNGER_KEYS)]
+        assert (done.returncode, complaints) == (0, [])
+
+    def test_it_is_hardened(self, unit: Path, peer: Peer) -> None:
+        threshold = {AGENT: 20, HUB: 15}[unit]  # tenths; systemd calls up to 20 OK, a bare service has 96
+        done = run(peer("systemd-analyze"), "security", "--offline=yes", f"--threshold={threshold}", unit)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("unit", [AGENT, HUB], ids=lambda unit: unit.stem)
+class TestWords:
+    def test_it_starts_a_command_that_there_is(self, unit: Path, tmp_path: Path) -> None:
+        daemon, option, file = arguments_of(unit)
+        assert f"gpufleet-{daemon}" == unit.stem
+        assert f"`{file}`" in (UNITS.parents[1] / "docs" / "install.md").read_text()
+        (tmp_path / "config.toml").write_text("log_level = 'no such level'\n")
+        done = gpufleet(daemon, option, str(tmp_path / "config.toml"))
+        # The configuration is read, so the option is there; and a wrong one is not started again and again.
+        assert str(done.returncode) == unit_value(unit, "Service", "RestartPreventExitStatus")
+        assert "log_level" in done.stderr
+
+    def test_the_state_folder_is_the_daemons_own(self, unit: Path) -> None:
+        (variable,) = unit_values(unit, "Service", "Environment")
+        name, _, value = variable.partition("=")
+        state = default_state({name: value.replace("%S", "/var/lib"), "HOME": "/"}, uid=999)
+        daemon = arguments_of(unit)[0]
+        assert f"{state}/{daemon}" == f"/var/lib/{unit_value(unit, 'Service', 'StateDirectory')}"
+
+    def test_what_belongs_to_the_other_daemon_is_out_of_sight(self, unit: Path) -> None:
+        (other,) = {"agent", "hub"} - {arguments_of(unit)[0]}
+        hidden = unit_value(unit, "Service", "InaccessiblePaths").split()
+        assert hidden == [f"-/etc/gpufleet/{other}.toml", f"-/etc/gpufleet/{other}.env", f"-/var/lib/gpufleet/{other}"]
+
+    def test_its_user_is_made(self, unit: Path) -> None:
+        lines = (UNITS / "gpufleet.sysusers").read_text().splitlines()
+        users = [line.split()[1] for line in lines if line.startswith("u ")]
+        assert unit_value(unit, "Service", "User") in users
+        assert unit_value(unit, "Service", "Group") in users
+
+
+def test_the_agent_is_given_the_time_to_stop() -> None:
+    nvml = 3 * Limits().grace
+    assert float(unit_value(AGENT, "Service", "TimeoutStopSec").removesuffix("s")) > FLUSH_SECONDS + nvml + 5
+
+
+def test_the_agent_sees_the_gpus_and_the_processes() -> None:
+    """What would hide them is not there."""
+    for key in ("PrivateDevices", "PrivateNetwork", "PrivateUsers", "ProtectHostname", "RootDirectory"):
+        assert unit_values(AGENT, "Service", key) == []
+    assert unit_value(AGENT, "Service", "ProtectProc") == "default"
+    assert unit_value(AGENT, "Service", "ProcSubset") == "all"
+    assert "char-195 rw" in unit_values(AGENT, "Service", "DeviceAllow")
+
+
+@pytest.mark.system
+def test_users_are_made_by_systemd(peer: Peer, tmp_path: Path) -> None:
+    done = run(peer("systemd-sysusers"), "--dry-run", f"--root={tmp_path}", UNITS / "gpufleet.sysusers")
+    assert done.returncode == 0, done.stderr
+    for user in ("gpufleet-agent", "gpufleet-hub"):
+        assert f"user '{user}'" in done.stdout + done.stderr
+
+
+@pytest.mark.system
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving files to another group needs root")
+def test_the_identity_becomes_readable_for_the_agents_group(peer: Peer, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc" / "group").write_text("gpufleet-agent:x:4242:\n")
+    file = tmp_path / "sys/devices/virtual/dmi/id/product_uuid"
+    file.parent.mkdir(parents=True)
+    file.write_text("x\n")
+    file.chmod(0o400)
+    done = run(peer("systemd-tmpfiles"), "--create", f"--root={tmp_path}", UNITS / "gpufleet-identity.tmpfiles")
+    assert done.returncode == 0, done.stderr
+    found = file.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (0, 4242, 0o440)
+
+
+def can_mount() -> bool:
+    unshare = shutil.which("unshare")
+    return unshare is not None and os.geteuid() == 0 and subprocess.run([unshare, "-m", "true"]).returncode == 0
+
+
+class Confined:
+    """Daemons that run with what their units take away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.driver = FakeNvml(folder, Scenario.healthy(2))
+        self.running: list[Gpufleet] = []
+
+    def start(self, unit: Path, *arguments: str) -> Gpufleet:
+        name = arguments_of(unit)[0]
+        state = self.folder / name
+        state.mkdir()
+        place = ["--state", str(state)] if can_mount() else []
+        launcher = [sys.executable, "tests/support/confined.py", str(unit), *place, "--"]
+        command = [name, "--state", str(state), *arguments]
+        process = Gpufleet(command, self.folder / f"{name}.log", self.driver.environment, launcher=launcher)
+        self.running.append(process)
+        return process
+
+
+@pytest.fixture
+def confined(tmp_path: Path) -> Iterator[Confined]:
+    made = Confined(tmp_path)
+    yield made
+    for process in made.running:
+        process.kill()
+
+
+@pytest.mark.system
+def test_agent_and_hub_work_with_what_their_units_leave(confined: Confined, peer: Peer) -> None:
+    peer("systemd-analyze")
+    at_hub, at_agent = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    hub = confined.start(HUB, "--listen", at_hub)
+    hub.wait_for(f"http://{at_hub}/readyz")
+    agent = confined.start(AGENT, "--listen", at_agent, "--hub", f"http://{at_hub}")
+    agent.wait_for(f"http://{at_agent}/readyz")
+    wait_until(lambda: get_json(f"http://{at_hub}/v1/gpus"), what="the hub to know the GPUs")
+    page = get_text(f"http://{at_agent}/metrics")
+    assert page.count("\ngpufleet_gpu_power_watts{") == 2
+    assert "gpufleet_host_filesystem_read_only{node=" in page
+    for line in page.splitlines():
+        if line.startswith("gpufleet_host_filesystem_read_only{") and 'mountpoint="/"' in line:
+            assert line.endswith(" 0")  # the sandbox's view is no property of the machine
+    assert agent.stop(30) == 0
+    assert hub.stop(60) == 0
