@@ -17,6 +17,9 @@ from gpufleet.model.time import NANOS, to_datetime, to_ns
 MAX_POINTS = 11_000
 """Steps that one question may ask for."""
 
+LATEST = 2**63 - 1
+"""The last instant there is, in the year 2262, and the longest step."""
+
 MAX_METRICS = 20
 """Metrics that one question may ask for."""
 
@@ -49,12 +52,14 @@ def window(start: int, end: int, step: int) -> Window:
     """Make a window out of what was asked for, with its start on a multiple of the step.
 
     Raises:
-        QuestionError: if it is empty, the step is under a second, or there are too many steps.
+        QuestionError: if it is empty or past the last instant, the step is under a second, or there are too many.
     """
+    if end > LATEST:
+        raise QuestionError("end", f"must not be after {to_datetime(LATEST):%Y-%m-%d}")
     if end <= start:
         raise QuestionError("end", "must be after start")
-    if step < NANOS:
-        raise QuestionError("step", "must be at least one second")
+    if not NANOS <= step <= LATEST:
+        raise QuestionError("step", "must be at least one second, and at most 292 years")
     start -= start % step
     if -(-(end - start) // step) > MAX_POINTS:
         raise QuestionError("step", f"gives more than {MAX_POINTS} points: make it longer, or the time shorter")

@@ -1,0 +1,33 @@
+"""Windows of time that can be asked for."""
+
+import pytest
+
+from gpufleet.hub.history import LATEST, QuestionError, window
+from gpufleet.model.time import NANOS
+
+DAY = 86_400 * NANOS
+
+
+def test_a_window_starts_on_a_multiple_of_its_step() -> None:
+    found = window(90 * NANOS, 300 * NANOS, 60 * NANOS)
+    assert list(found.starts) == [60 * NANOS, 120 * NANOS, 180 * NANOS, 240 * NANOS]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "step", "field"),
+    [
+        (5, 5, NANOS, "end"),
+        (0, LATEST + 1, 1000 * DAY, "end"),
+        (0, DAY, NANOS - 1, "step"),
+        (0, DAY, LATEST + 1, "step"),
+        (0, DAY, NANOS, "step"),
+    ],
+)
+def test_a_window_that_no_store_can_answer_is_refused(start: int, end: int, step: int, field: str) -> None:
+    with pytest.raises(QuestionError) as error:
+        window(start, end, step)
+    assert error.value.field == field
+
+
+def test_the_last_instant_can_be_asked_for() -> None:
+    assert window(0, LATEST, LATEST).end == LATEST
