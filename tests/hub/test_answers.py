@@ -150,6 +150,16 @@ def test_a_machine_that_fell_silent_has_no_current_value() -> None:
     assert found.aggregate.coverage == "0 of 1 devices"
 
 
+def test_what_was_received_before_the_hub_s_clock_was_set_back_is_not_current() -> None:
+    dead = stored(gpu_sample(gpu_view(1), NOW), age=-3600)
+    found = ask(bare_metal(), [dead])
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.STALE)
+    found = ask(bare_metal(), [dead, FRESH[0]])
+    assert (found.source, found.age_seconds) == (Provenance.HOST_LOCAL_PROBE, 1.0)
+    assert found.host["host_load_1m"].value == 0.5
+    assert {one.absent for one in found.devices[0].readings.values()} == {Reason.STALE}
+
+
 def test_one_stale_reader_costs_only_its_own_readings() -> None:
     found = ask(bare_metal(), [FRESH[0], stored(FRESH[1].sample, age=STALE_AFTER + 1)])
     assert found.reason is None

@@ -79,6 +79,14 @@ def test_a_flush_writes_and_remembers(hub: Hub) -> None:
     assert hub.counters.flushed_rows == 9
 
 
+def test_a_sender_s_newest_word_is_told_by_its_numbers_and_not_by_the_hub_s_clock(hub: Hub) -> None:
+    hub.writer.flush(records(1, 2))
+    set_back = NOW - 10**15
+    hub.writer.flush([WalRecord(4, set_back, body(4, NOW)), WalRecord(5, set_back + 1, body(3, NOW))])
+    (sender,) = hub.registry.senders()
+    assert (sender.heard.seq, sender.heard.received_at) == (4, set_back)
+
+
 def test_what_was_written_before_a_crash_is_not_written_again(hub: Hub) -> None:
     hub.writer.flush(records(1, 2))
     hub.start()  # the log still has them: it died before it could forget

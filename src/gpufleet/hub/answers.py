@@ -144,8 +144,8 @@ def _host_answer(
         bare = _unavailable(allocation, Reason.NOT_COLLECTED, words)
         return msgspec.structs.replace(bare, machine=machine.id, last_error=error)
     freshness = Freshness(now, stale_after_seconds, readers)
-    received_at = max(one.received_at for one in own)
-    heard = freshness.is_heard(received_at)
+    heard = [one.received_at for one in own if freshness.is_heard(one.received_at)]
+    received_at = max(heard or [one.received_at for one in own])
     found = _allocated(devices(machine.cluster, machine.id, own, freshness), machine, allocation.spec)
     of_host = [one for one in own if one.sample.view is None]
     host = merge(of_host, freshness)

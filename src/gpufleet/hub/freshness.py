@@ -31,11 +31,15 @@ class Freshness:
 
     def is_heard(self, received_at: int) -> bool:
         """Tell whether something received then shows that its machine is heard of now."""
-        return self.age_seconds(received_at) <= self._stale_after
+        return not self._is_ahead(received_at) and self.age_seconds(received_at) <= self._stale_after
 
     def is_current(self, stored: StoredSample) -> bool:
         """Tell whether the sample's values are current, by the interval of its lane."""
         sample = stored.sample
         interval = self._intervals.get((sample.reader, sample.lane), LANE_SECONDS[sample.lane])
         limit = min(max(self._stale_after, MISSED_PASSES * interval), max(LONGEST_SECONDS, self._stale_after))
-        return self.age_seconds(stored.received_at) <= limit
+        return not self._is_ahead(stored.received_at) and self.age_seconds(stored.received_at) <= limit
+
+    def _is_ahead(self, received_at: int) -> bool:
+        """Tell whether it was received before the hub's clock was set back: its age is not known."""
+        return received_at - self._now > self._stale_after * NANOS

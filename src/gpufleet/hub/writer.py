@@ -235,8 +235,8 @@ class Writer:
 
 def _newer(before: Heard | None, item: Item) -> Heard:
     batch = item.accepted.batch
-    if before is not None and before.received_at > item.record.received_at:
-        return before
+    if before is not None and before.epoch == batch.epoch and before.seq > batch.seq:
+        return before  # not by the clock, which may have been set back
     return Heard(
         epoch=batch.epoch,
         seq=batch.seq,
