@@ -307,3 +307,33 @@ async def test_a_batch_of_fields_that_is_refused_is_asked_one_by_one(tmp_path: P
     fast = device(await reader.read(Lane.FAST), 0)
     assert fast.values["gpu_memory_temperature_celsius"] == 41
     assert fast.values["gpu_power_instant_watts"] == Absent(Reason.DRIVER_ERROR, "FI 186: INVALID_ARGUMENT")
+
+
+async def test_a_uuid_that_two_devices_claim_names_neither_and_loses_neither(fake: FakeNvml, start: Start) -> None:
+    shared = fake.scenario.devices[1].uuid
+    fake.scenario.devices[2].texts["nvmlDeviceGetUUID"] = shared
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    views = [sample.view.key for sample in round_.samples if sample.view is not None]
+    assert len(set(views)) == 8
+    assert {"gpu/pci/0000:2b:00.0", "gpu/pci/0000:3b:00.0"} < set(views)
+    assert round_.errors == (f"several GPUs say that they are {shared}: it names none of them",)
+
+
+async def test_an_address_that_two_devices_claim_is_absent_from_both(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[2].texts["nvmlDeviceGetPciInfo"] = fake.scenario.devices[1].texts["nvmlDeviceGetPciInfo"]
+    fake.apply()
+    round_ = await start(fake).read(Lane.STATIC)
+    for index in (1, 2):
+        found = device(round_, index)
+        assert found.view is not None
+        assert found.view.key == f"gpu/{fake.scenario.devices[index].uuid}"
+        assert found.values["gpu_pci_address"] == Absent(Reason.NO_DATA, "nvmlDeviceGetPciInfo_v3")
+
+
+async def test_devices_that_claim_everything_together_cannot_be_named(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[2].texts = dict(fake.scenario.devices[1].texts)
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert sum(sample.view is not None for sample in round_.samples) == 6
+    assert any("the GPU at index 2 cannot be named" in words for words in round_.errors)

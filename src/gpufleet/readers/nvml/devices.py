@@ -1,5 +1,6 @@
 """Which device stands behind an index, in which state it is, and what changed."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,16 +15,24 @@ _SICK = {LOST: "gpu_lost", RESET_REQUIRED: "gpu_reset_required"}
 
 
 class Identity(NamedTuple):
-    """What names a device; at least one of both is set."""
+    """What names a device; of a device that is named, at least one is set."""
 
     uuid: str | None
     pci: str | None
 
 
+NAMELESS = Identity(None, None)
+
+
 class Devices:
-    """Memory over rounds and child processes: a sick device cannot say who it is."""
+    """Memory over rounds and child processes: a sick device cannot say who it is.
+
+    Attributes:
+        shared: UUIDs and addresses that more than one device claimed in the newest round.
+    """
 
     def __init__(self) -> None:
+        self.shared: tuple[str, ...] = ()
         self._known: dict[str, Identity] = {}  # by PCI address, else by UUID: every device of the last rounds
         self._states: dict[str, str] = {}  # by view key
         self._sick: set[str] = set()  # view keys that were lost, or need a reset, and were not well since
@@ -33,9 +42,13 @@ class Devices:
 
         A device that was attached in this session is named by its index: NVML's order is fixed within one. For
         the others only a proof will do: if exactly one index is nameless and exactly one known device is not
-        seen at another index, that is it.
+        seen at another index, that is it. A UUID or an address that several devices claim names none of them.
         """
-        named = {index: found for index, record in attached.items() if (found := self._identity_of(record))}
+        told = {index: self._identity_of(record) for index, record in attached.items()}
+        claims = Counter(name for identity in told.values() for name in identity if name)
+        self.shared = tuple(name for name, claimants in claims.items() if claimants > 1)
+        own = {index: Identity(*(None if name in self.shared else name for name in told[index])) for index in told}
+        named = {index: identity for index, identity in own.items() if identity != NAMELESS}
         missing = [index for index in range(count) if index not in named]
         seen = {key_of(identity) for identity in named.values()}
         unseen = [identity for key, identity in self._known.items() if key not in seen]
@@ -66,10 +79,9 @@ class Devices:
         """Return the state it was in last."""
         return self._states.get(view.key, OK)
 
-    def _identity_of(self, record: AttachedRecord) -> Identity | None:
+    def _identity_of(self, record: AttachedRecord) -> Identity:
         pci = address_of(record.pci)
-        uuid = record.uuid or (self._known[pci].uuid if pci in self._known else None)
-        return Identity(uuid, pci) if uuid or pci else None
+        return Identity(record.uuid or (self._known[pci].uuid if pci in self._known else None), pci)
 
 
 def key_of(identity: Identity) -> str:

@@ -99,7 +99,7 @@ class NvmlReader:
         identities = self._devices.identify(answers.session.count, answers.identities)
         samples: list[Sample] = []
         events: list[Event] = []
-        errors: list[str] = []
+        errors = [f"several GPUs say that they are {name}: it names none of them" for name in self._devices.shared]
         self._some_sick = not answers.hung and any(record.code for record in answers.devices.values())
         for index in range(answers.session.count):
             found = self._device(answers, index, lane)
