@@ -1,6 +1,7 @@
 """What a spool promises while nothing goes wrong."""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from gpufleet.model.errors import SpoolError
 from gpufleet.spool import Spool
+from tests.fakes.clock import FakeClock
 
 MIB = 1 << 20
 
@@ -244,3 +246,75 @@ def test_any_history_reads_as_a_plain_queue_would(
         assert spool.depth.records == len(model)
         assert spool.depth.bytes == sum(map(len, model.values()))
     spool.close()
+
+
+def test_the_newest_are_read_newest_first(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path, segment_bytes=300)
+    for number in range(1, 31):
+        spool.append(b"%03d" % number * 10)
+    spool.sync()
+    spool.append(b"not durable")
+    spool.acknowledge([29])
+    assert [seq for seq, _ in spool.read_newest(max_records=3, max_bytes=MIB)] == [30, 28, 27]
+    assert [seq for seq, _ in spool.read_newest(26, max_records=9, max_bytes=MIB)] == [30, 28, 27]
+    assert [seq for seq, _ in spool.read_newest(max_records=9, max_bytes=65)] == [30, 28]
+    assert [seq for seq, _ in spool.read_newest(max_records=9, max_bytes=1)] == [30]
+    assert [seq for seq, _ in spool.read_newest(max_records=3, max_bytes=MIB, skip={30, 27})] == [28, 26, 25]
+    assert [seq for seq, _ in spool.read(max_records=3, max_bytes=MIB, skip={1, 3})] == [2, 4, 5]
+    assert spool.read_newest(30, max_records=9, max_bytes=MIB) == []
+    assert spool.read_newest(max_records=99, max_bytes=MIB) == everything(spool)[::-1]
+    spool.close()
+
+
+class TestAge:
+    def test_what_is_too_old_is_dropped_and_counted(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        spool = Spool.open(tmp_path, max_bytes=MIB, max_age_seconds=1600, monotonic=clock.monotonic)
+        for _ in range(60):
+            spool.append(b"body")
+            clock.advance(100)
+        spool.sync()
+        waiting = [seq for seq, _ in everything(spool)]
+        assert waiting == list(range(waiting[0], 61))
+        # A segment spans at most a sixteenth of the age, and a record goes with the last of its segment.
+        assert 16 <= len(waiting) <= 18
+        assert spool.dropped_total == waiting[0] - 1
+        spool.close()
+        again = open_spool(tmp_path)
+        assert again.dropped_total == waiting[0] - 1
+        again.close()
+
+    def test_setting_the_clock_drops_nothing(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        spool = Spool.open(tmp_path, max_bytes=MIB, max_age_seconds=1600, monotonic=clock.monotonic)
+        for _ in range(10):
+            spool.append(b"body")
+            clock.step(10**6)
+        assert (spool.dropped_total, spool.depth.records) == (0, 10)
+        spool.close()
+
+    def test_age_goes_on_while_no_process_runs(self, tmp_path: Path) -> None:
+        spool = open_spool(tmp_path)
+        spool.append(b"old")
+        spool.close()
+        (segment,) = tmp_path.glob("*.seg")
+        written = segment.stat().st_mtime
+        os.utime(segment, (written - 1000, written - 1000))
+        spool = Spool.open(tmp_path, max_bytes=MIB, max_age_seconds=900)
+        assert spool.depth.records == 1
+        assert spool.append(b"new") == 2
+        spool.sync()
+        assert everything(spool) == [(2, b"new")]
+        assert spool.dropped_total == 1
+        spool.close()
+
+    def test_what_was_acknowledged_is_not_dropped(self, tmp_path: Path) -> None:
+        clock = FakeClock()
+        spool = Spool.open(tmp_path, max_bytes=MIB, max_age_seconds=10, monotonic=clock.monotonic)
+        for _ in range(20):
+            seq = spool.append(b"body")
+            spool.sync()
+            spool.acknowledge([seq])
+            clock.advance(100)
+        assert (spool.dropped_total, spool.depth.records) == (0, 0)
+        spool.close()

@@ -1,6 +1,7 @@
 """The disk queue that agent, relay and hub share. `docs/reference/spool.md` documents the files."""
 
+from gpufleet.spool.folder import SpoolDiskError
 from gpufleet.spool.recovery import Recovery
 from gpufleet.spool.spool import Spool, SpoolDepth
 
-__all__ = ["Recovery", "Spool", "SpoolDepth"]
+__all__ = ["Recovery", "Spool", "SpoolDepth", "SpoolDiskError"]

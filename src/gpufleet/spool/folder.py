@@ -1,5 +1,6 @@
 """The spool's folder: its lock, its epoch file, and making what is in it durable."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,11 +8,17 @@ from gpufleet.model.errors import SpoolError
 
 _EPOCH_FILE = "epoch"
 _LOCK_FILE = "lock"
+_OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG})
+
+
+class SpoolDiskError(SpoolError):
+    """The disk is full, read-only or broken: what was asked may work again once it is mended."""
 
 
 def words(folder: Path, what: str, error: OSError) -> SpoolError:
     """Return the error that says what could not be done and what the system said."""
-    return SpoolError(f"spool {folder}: cannot {what}: {error.strerror or error}")
+    kind = SpoolDiskError if error.errno in _OF_THE_DISK else SpoolError
+    return kind(f"spool {folder}: cannot {what}: {error.strerror or error}")
 
 
 def lock(folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -57,8 +58,12 @@ def segment_path(folder: Path, first_seq: int) -> Path:
     return folder / f"{first_seq:020d}{SUFFIX}"
 
 
-def recover(folder: Path) -> Recovered:
+def recover(folder: Path, now: float) -> Recovered:
     """Read every segment, keep every whole record, and cut off what a crash left half written.
+
+    Args:
+        folder: the spool's.
+        now: the monotonic clock; how old a segment is by now, its file tells.
 
     Raises:
         SpoolError: if the files are of two different spools.
@@ -66,7 +71,7 @@ def recover(folder: Path) -> Recovered:
     """
     paths = [path for path in sorted(folder.glob(f"*{SUFFIX}")) if path.stem.isdigit() and len(path.stem) == 20]
     epoch = _settle_epoch(folder, paths)
-    found = [_read(path, epoch) for path in paths]
+    found = [_read(path, epoch, now) for path in paths]
     torn_bytes = _cut_tail(found[-1]) if found else 0
     newest = found[-1] if found else None
     next_seq = max((f.segment.next_seq for f in found), default=1)
@@ -109,9 +114,10 @@ def _settle_epoch(folder: Path, paths: list[Path]) -> str:
     return epoch
 
 
-def _read(path: Path, epoch: str) -> _Found:
+def _read(path: Path, epoch: str, now: float) -> _Found:
     with path.open("rb") as file:
         data = file.read()
+        age = max(0.0, time.time() - os.fstat(file.fileno()).st_mtime)
         os.fsync(file.fileno())  # what a killed process left in the page cache counts as durable from now on
     seed = seed_of(epoch)
     first_seq = int(path.stem)
@@ -122,6 +128,7 @@ def _read(path: Path, epoch: str) -> _Found:
         path,
         header or SegmentHeader(epoch=epoch, first_seq=first_seq, previous_seq=0, dropped_total=0),
         scan,
+        touched=now - age,
     )
     acknowledgements.rewrite(path, seed, segment.remove(acknowledgements.load(path, seed)))
     tail = 0 if scan.torn else max(0, len(data) - scan.end)

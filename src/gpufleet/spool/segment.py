@@ -8,11 +8,22 @@ from pathlib import Path
 
 from gpufleet.spool.record import RECORD_HEADER_BYTES, Scan, SegmentHeader, is_whole
 
+Place = tuple[int, int, int]
+"""Where a record is: its number, the offset of its body, and the body's length."""
+
+AGE_STEPS = 16
+"""A segment spans at most this part of the greatest age: records go within that much of it."""
+
 
 class Segment:
-    """Records of one file by number: 21 bytes of memory each, whatever their bodies are."""
+    """Records of one file by number: 21 bytes of memory each, whatever their bodies are.
 
-    def __init__(self, path: Path, header: SegmentHeader, scan: Scan) -> None:
+    Attributes:
+        born, touched: when its first and its last record were written, by the monotonic clock.
+    """
+
+    def __init__(self, path: Path, header: SegmentHeader, scan: Scan, *, touched: float) -> None:
+        self.born = self.touched = touched
         self.path = path
         self.header = header
         self.end = scan.end
@@ -42,8 +53,25 @@ class Segment:
         assert self.fd is not None, "open while it is the newest, and until it is durable"
         return self.fd
 
-    def note(self, seq: int, length: int) -> None:
+    def is_long(self, now: float, max_age: float) -> bool:
+        """Tell whether it spans enough time to be followed by another."""
+        return now - self.born > max_age / AGE_STEPS
+
+    def is_expired(self, now: float, max_age: float) -> bool:
+        """Tell whether something waits here, and nothing of it is young enough."""
+        return self.waiting_records > 0 and now - self.touched > max_age
+
+    def create(self, header: bytes) -> None:
+        """Make the file with its header, durable but for its name. Raises OSError."""
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        write_all(self.fd, [header], len(header), 0)
+        os.fsync(self.fd)
+
+    def note(self, seq: int, length: int, now: float) -> None:
         """Take in a record that was just written at the end."""
+        if not self._seqs:
+            self.born = now
+        self.touched = now
         self._seqs.append(seq)
         self._offsets.append(self.end + RECORD_HEADER_BYTES)
         self._lengths.append(length)
@@ -79,12 +107,19 @@ class Segment:
                 removed.append(seq)
         return removed
 
-    def waiting(self, after: int) -> Iterator[tuple[int, int, int]]:
-        """Give number, offset and length of each waiting record past `after`."""
+    def waiting(self, after: int) -> Iterator[Place]:
+        """Give the place of each waiting record past `after`, oldest first."""
         at = bisect_left(self._seqs, after + 1)
         while (at := self._gone.find(0, at)) >= 0:
             yield self._seqs[at], self._offsets[at], self._lengths[at]
             at += 1
+
+    def waiting_newest(self, after: int) -> Iterator[Place]:
+        """Give the same, newest first."""
+        first = bisect_left(self._seqs, after + 1)
+        at = len(self._seqs)
+        while (at := self._gone.rfind(0, first, at)) >= 0:
+            yield self._seqs[at], self._offsets[at], self._lengths[at]
 
     def oldest(self) -> int | None:
         """Return the number of the first waiting record."""
@@ -98,7 +133,7 @@ class Segment:
             self.fd = None
 
 
-def read_bodies(path: Path, seed: int, places: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, bytes | None]]:
+def read_bodies(path: Path, seed: int, places: Iterable[Place]) -> Iterator[tuple[int, bytes | None]]:
     """Give number and body of each place in a segment; None for a body that is not what was written.
 
     Raises:
@@ -112,3 +147,10 @@ def read_bodies(path: Path, seed: int, places: Iterable[tuple[int, int, int]]) -
             yield seq, body if is_whole(seed, header, seq, body) else None
     finally:
         os.close(fd)
+
+
+def write_all(fd: int, parts: list[bytes], size: int, offset: int) -> None:
+    """Write `parts`, `size` bytes together, at a place of a file. Raises OSError, perhaps after some of them."""
+    written = os.pwritev(fd, parts, offset)
+    while written < size:
+        written += os.pwrite(fd, b"".join(parts)[written:], offset + written)

@@ -3,14 +3,16 @@
 import contextlib
 import os
 import threading
+import time
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 import msgspec
 
 from gpufleet.model.errors import SpoolError
 from gpufleet.spool import acknowledgements
+from gpufleet.spool.choice import Wanted, choose
 from gpufleet.spool.commit import GroupCommit
 from gpufleet.spool.folder import lock, sync_folder, words
 from gpufleet.spool.record import (
@@ -23,7 +25,7 @@ from gpufleet.spool.record import (
     seed_of,
 )
 from gpufleet.spool.recovery import Recovered, recover, segment_path
-from gpufleet.spool.segment import Segment, read_bodies
+from gpufleet.spool.segment import Segment, read_bodies, write_all
 
 
 class SpoolDepth(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +43,24 @@ class Spool:
         recovery: what opening found.
     """
 
-    def __init__(self, folder: Path, lock_fd: int, found: Recovered, max_bytes: int, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        lock_fd: int,
+        found: Recovered,
+        *,
+        max_bytes: int,
+        segment_bytes: int,
+        max_age_seconds: float,
+        monotonic: Callable[[], float],
+    ) -> None:
         self.recovery = found.report
         self._folder = folder
         self._lock_fd = lock_fd
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
+        self._max_age = max_age_seconds
+        self._monotonic = monotonic
         self._epoch = found.epoch
         self._seed = seed_of(found.epoch)
         self._segments = found.segments
@@ -61,21 +75,42 @@ class Spool:
         self._commit = GroupCommit(self._sync)
 
     @classmethod
-    def open(cls, folder: Path, *, max_bytes: int, segment_bytes: int = 8 << 20) -> "Spool":
+    def open(
+        cls,
+        folder: Path,
+        *,
+        max_bytes: int,
+        segment_bytes: int = 8 << 20,
+        max_age_seconds: float = float("inf"),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> "Spool":
         """Open the spool in `folder`, or make one. Blocking: reads all that is there.
 
         Args:
             folder: made if missing; one process at a time may have it open.
             max_bytes: of all segments; when it is passed the oldest segments are dropped and counted.
             segment_bytes: size of a segment, and so the bound on one body; at most half of `max_bytes`.
+            max_age_seconds: when the next record is appended, segments without a younger record are dropped and
+                counted. A process that runs measures it by `monotonic`, so that setting the clock drops nothing;
+                how old what it finds on opening is, the files' times of change tell.
+            monotonic: seconds from any start.
 
         Raises:
-            SpoolError: if it is open elsewhere or the disk refuses; says what the system said.
+            SpoolDiskError: if the disk is full, read-only or broken.
+            SpoolError: if it is open elsewhere or the system refuses otherwise; says what the system said.
         """
         lock_fd = lock(folder)
         try:
-            found = recover(folder)
-            spool = cls(folder, lock_fd, found, max_bytes, min(segment_bytes, max_bytes // 2))
+            found = recover(folder, monotonic())
+            spool = cls(
+                folder,
+                lock_fd,
+                found,
+                max_bytes=max_bytes,
+                segment_bytes=min(segment_bytes, max_bytes // 2),
+                max_age_seconds=max_age_seconds,
+                monotonic=monotonic,
+            )
             spool._continue(found.intact)
         except OSError as error:
             os.close(lock_fd)
@@ -97,7 +132,7 @@ class Spool:
 
     @property
     def dropped_total(self) -> int:
-        """Records dropped unacknowledged, since the epoch began, to stay within `max_bytes`."""
+        """Records dropped unacknowledged, since the epoch began, to stay within the bounds."""
         return self._dropped_total
 
     @property
@@ -123,11 +158,11 @@ class Spool:
         with self._state:
             self._check_open()
             segment = self._segments[-1]
-            if segment.end + size > self._segment_bytes:
+            if segment.end + size > self._segment_bytes or self._is_aged():
                 segment = self._roll()
             seq = self._next_seq
             self._write(segment, [pack_record_header(self._seed, seq, body), body], size)
-            segment.note(seq, len(body))
+            segment.note(seq, len(body), self._monotonic())
             self._next_seq = seq + 1
             return seq
 
@@ -152,8 +187,10 @@ class Spool:
             raise SpoolError(f"spool {self._folder}: the record was taken back when a sync failed")
         return seq
 
-    def read(self, after: int = 0, *, max_records: int, max_bytes: int) -> list[tuple[int, bytes]]:
-        """Return durable records past number `after` that still wait, oldest first. Blocking.
+    def read(
+        self, after: int = 0, *, max_records: int, max_bytes: int, skip: Container[int] = ()
+    ) -> list[tuple[int, bytes]]:
+        """Return durable records past number `after` that still wait and are not in `skip`, oldest first. Blocking.
 
         At least one, if there is one, even if it is larger than `max_bytes`. A record that the disk gives
         back damaged is counted as dropped and passed over.
@@ -161,8 +198,30 @@ class Spool:
         Raises:
             SpoolError: if the disk refuses.
         """
+        return self._read(after, max_records, max_bytes, skip, newest_first=False)
+
+    def read_newest(
+        self, after: int = 0, *, max_records: int, max_bytes: int, skip: Container[int] = ()
+    ) -> list[tuple[int, bytes]]:
+        """Return the newest of those records, newest first; otherwise as `read`."""
+        return self._read(after, max_records, max_bytes, skip, newest_first=True)
+
+    def _read(
+        self, after: int, max_records: int, max_bytes: int, skip: Container[int], *, newest_first: bool
+    ) -> list[tuple[int, bytes]]:
+        with self._state:
+            self._check_open()
+            wanted = Wanted(
+                after=after,
+                until=self._durable_seq,
+                skip=skip,
+                max_records=max_records,
+                max_bytes=max_bytes,
+                newest_first=newest_first,
+            )
+            chosen = choose(self._segments, wanted)
         records: list[tuple[int, bytes]] = []
-        for path, places in self._choose(after, max_records, max_bytes):
+        for path, places in chosen:
             try:
                 for seq, body in read_bodies(path, self._seed, places):
                     if body is not None:
@@ -226,12 +285,21 @@ class Spool:
         if self._closed:
             raise SpoolError(f"spool {self._folder}: is closed")
 
+    def _is_aged(self) -> bool:
+        """Tell whether age asks for a new segment: this one spans enough, or the oldest is to go."""
+        newest = self._segments[-1]
+        if newest.next_seq == newest.first_seq:
+            return False  # still empty: there cannot be two of one name
+        now = self._monotonic()
+        return newest.is_long(now, self._max_age) or self._segments[0].is_expired(now, self._max_age)
+
     def _roll(self) -> Segment:
-        """Make the next segment, drop the oldest ones that no longer fit, and return it."""
+        """Make the next segment, drop the oldest ones that no longer fit or are too old, and return it."""
         doomed: list[Segment] = []
         kept_bytes = sum(segment.end for segment in self._segments)
+        now = self._monotonic()
         for segment in self._segments:
-            if kept_bytes + self._segment_bytes <= self._max_bytes:
+            if kept_bytes + self._segment_bytes <= self._max_bytes and not segment.is_expired(now, self._max_age):
                 break
             doomed.append(segment)
             kept_bytes -= segment.end
@@ -255,11 +323,9 @@ class Spool:
         """Make a segment's file, durable with its name: the numbering goes on from it if all others are deleted."""
         path = segment_path(self._folder, header.first_seq)
         data = pack_segment_header(header)
-        segment = Segment(path, header, scan_segment(data, self._seed, header.first_seq))
+        segment = Segment(path, header, scan_segment(data, self._seed, header.first_seq), touched=self._monotonic())
         try:
-            segment.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            _write_all(segment.fd, [data], len(data), 0)
-            os.fsync(segment.fd)
+            segment.create(data)
             sync_folder(self._folder)
         except OSError as error:
             if segment.fd is not None:
@@ -273,7 +339,7 @@ class Spool:
             if segment.has_excess:
                 segment.cut_excess()
             segment.has_excess = True
-            _write_all(segment.descriptor, parts, size, segment.end)
+            write_all(segment.descriptor, parts, size, segment.end)
             segment.has_excess = False
         except OSError as error:
             with contextlib.suppress(OSError):  # tried again before anything is appended
@@ -327,36 +393,7 @@ class Spool:
                 with contextlib.suppress(OSError):  # tried again before anything is appended
                     segment.cut_excess()
 
-    def _choose(self, after: int, max_records: int, max_bytes: int) -> list[tuple[Path, list[tuple[int, int, int]]]]:
-        """Return which places of which segments a read should take."""
-        chosen: list[tuple[Path, list[tuple[int, int, int]]]] = []
-        records = total = 0
-        with self._state:
-            self._check_open()
-            for segment in self._segments:
-                places: list[tuple[int, int, int]] = []
-                for place in segment.waiting(after):
-                    if place[0] > self._durable_seq or records >= max_records:
-                        break
-                    if records and total + place[2] > max_bytes:
-                        break
-                    places.append(place)
-                    records += 1
-                    total += place[2]
-                else:
-                    chosen.append((segment.path, places))
-                    continue
-                chosen.append((segment.path, places))
-                break
-        return [(path, places) for path, places in chosen if places]
-
     def _drop_damaged(self, seq: int) -> None:
         with self._state:
             for segment in self._segments:
                 self._dropped_total += len(segment.remove([seq]))
-
-
-def _write_all(fd: int, parts: list[bytes], size: int, offset: int) -> None:
-    written = os.pwritev(fd, parts, offset)
-    while written < size:
-        written += os.pwrite(fd, b"".join(parts)[written:], offset + written)
