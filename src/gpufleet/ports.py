@@ -25,6 +25,7 @@ from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.holding import Holding
 from gpufleet.model.ledger import FlushIntent, MachineMatch, Ranges, SenderState, SequenceKey
 from gpufleet.model.machine import Machine
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
 from gpufleet.model.round import Round as Round
 from gpufleet.model.snapshot import Snapshot
@@ -218,8 +219,9 @@ class Store(Protocol):
         start: int,
         end: int,
         step: int,
+        provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
     ) -> dict[tuple[str | None, str], list[tuple[int, Value]]]:
-        """Return (view key, metric) to (start of step, value) for steps in which something was measured.
+        """Return (view key, metric) to (start of step, value) for steps in which something was measured that way.
 
         Times in nanoseconds, `end` excluded. A gauge gives the mean of its step, a counter its last
         value, a state the last. Metrics without dimensions only.

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from gpufleet.codecs.batch import to_rows
 from gpufleet.model.errors import StoreError
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import Accepted, StoredSample
@@ -71,10 +72,19 @@ class MemoryStore:
         return tuple(newest.values())
 
     def series(
-        self, cluster: str, machine: str, metrics: Sequence[str], start: int, end: int, step: int
+        self,
+        cluster: str,
+        machine: str,
+        metrics: Sequence[str],
+        start: int,
+        end: int,
+        step: int,
+        provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
     ) -> dict[tuple[str | None, str], list[tuple[int, Value]]]:
         points: dict[tuple[str | None, str], dict[int, Value]] = {}
         for stored in self._samples(cluster, machine):
+            if stored.sample.provenance is not provenance:
+                continue
             at = stored.sample.measured_at
             for metric in metrics:
                 value = stored.sample.values.get(metric)

@@ -1,9 +1,11 @@
 """Values over time: means of gauges, last values of counters and states, and limits that say what to do."""
 
+import msgspec
 import pytest
 
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import StoreError
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
@@ -63,6 +65,17 @@ def test_readers_are_not_mixed_into_one_series(store: ClickHouseStore, cluster: 
     store.write([accept(cluster, "m", [*nvml, *other])], f"{cluster}-t")
     assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 2 * STEP, STEP) == {
         (GPU.key, "gpu_power_watts"): [(T0, 100.0), (T0 + STEP, 100.0)]
+    }
+
+
+def test_who_measured_is_not_mixed_either(store: ClickHouseStore, cluster: str) -> None:
+    imported = msgspec.structs.replace(
+        sample(1, {"gpu_power_watts": 900.0}, reader="exporter"), provenance=Provenance.IMPORTED
+    )
+    store.write([accept(cluster, "m", [imported])], f"{cluster}-t")
+    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + STEP, STEP) == {}
+    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + STEP, STEP, Provenance.IMPORTED) == {
+        (GPU.key, "gpu_power_watts"): [(T0, 900.0)]
     }
 
 

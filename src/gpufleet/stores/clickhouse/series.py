@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage, ValueType
 from gpufleet.model.errors import StoreError
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.client import Handle
@@ -22,7 +23,7 @@ _SERIES = """
 SELECT view, reader, intDiv(toUnixTimestamp64Nano(measured_at) - {{start:Int64}}, {{step:Int64}}) AS number,
     {aggregates}
 FROM samples FINAL
-WHERE cluster = {{cluster:String}} AND machine = {{machine:String}}
+WHERE cluster = {{cluster:String}} AND machine = {{machine:String}} AND provenance = {{provenance:String}}
     AND measured_at >= fromUnixTimestamp64Nano({{start:Int64}}, 'UTC')
     AND measured_at < fromUnixTimestamp64Nano({{end:Int64}}, 'UTC')
 GROUP BY view, reader, number
@@ -39,6 +40,7 @@ def fetch_series(
     start: int,
     end: int,
     step: int,
+    provenance: Provenance,
 ) -> Series:
     """Ask for (view key, metric) to (start of step, value), as `ports.Store.series` says.
 
@@ -52,7 +54,14 @@ def fetch_series(
     if not asked:
         return {}
     query = _SERIES.format(aggregates=",\n    ".join(map(_aggregate, asked)), max_rows=MAX_ROWS)
-    parameters = {"cluster": cluster, "machine": machine, "start": start, "end": end, "step": step}
+    parameters = {
+        "cluster": cluster,
+        "machine": machine,
+        "provenance": provenance.value,
+        "start": start,
+        "end": end,
+        "step": step,
+    }
     found: dict[tuple[str, str], dict[str, list[tuple[int, Value]]]] = defaultdict(dict)
     for view, reader, number, *values in handle.query(query, parameters=parameters).result_rows:
         for metric, value in zip(asked, values, strict=True):

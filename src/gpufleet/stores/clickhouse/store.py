@@ -7,6 +7,7 @@ from typing import Any, Self
 import msgspec
 
 from gpufleet.model.errors import StoreError
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import Accepted, StoredSample
@@ -111,11 +112,18 @@ class ClickHouseStore:
             return fetch_readers(self._handles.reader, cluster, machine)
 
     def series(
-        self, cluster: str, machine: str, metrics: Sequence[str], start: int, end: int, step: int
+        self,
+        cluster: str,
+        machine: str,
+        metrics: Sequence[str],
+        start: int,
+        end: int,
+        step: int,
+        provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
     ) -> dict[tuple[str | None, str], list[tuple[int, Value]]]:
         """Return values over time; see `ports.Store`. At most 11,000 steps."""
         with translated(f"{self._dsn.shown}: series"):
-            return fetch_series(self._handles.reader, cluster, machine, metrics, start, end, step)
+            return fetch_series(self._handles.reader, cluster, machine, metrics, start, end, step, provenance)
 
     def stats(self) -> dict[str, TableStats]:
         """Return table name to size; a table without rows is not in it. Takes about a millisecond."""
