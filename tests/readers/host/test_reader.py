@@ -139,6 +139,28 @@ class TestFailures:
             await HostReader(Broken(), FixedClock()).read(Lane.FAST)
         assert caught.value.absence is Reason.READER_FAILED
 
+    async def test_a_malformed_numa_node_costs_no_gpu(self, root: Path) -> None:
+        whole = (await read(root, Lane.SLOW)).inventory
+        assert whole is not None
+        numa = root / f"sys/bus/pci/devices/{whole[0].address}/numa_node"
+        numa.write_text("zzz\n")
+        got = await read(root, Lane.SLOW)
+        assert got.inventory == (msgspec.structs.replace(whole[0], numa_node=None), *whole[1:])
+        assert got.errors == (f"/{numa.relative_to(root)}: 'zzz' is not a NUMA node",)
+
+    async def test_a_function_whose_class_cannot_be_read_is_a_failure(self, root: Path) -> None:
+        (root / "sys/bus/pci/devices/0000:f0:00.0/class").mkdir(parents=True)
+        got = await read(root, Lane.SLOW)
+        assert got.errors == ("/sys/bus/pci/devices/0000:f0:00.0/class: EISDIR",)
+
+    async def test_a_name_that_is_no_text_can_be_encoded_wherever_it_is_told(self, root: Path) -> None:
+        folder = root / "sys/class/net" / os.fsdecode(b"\xff")
+        folder.mkdir()
+        (folder / "operstate").write_text("up\n")
+        got = await read(root, Lane.FAST)
+        assert msgspec.msgpack.encode(got.samples)
+        assert all(words.encode() for words in got.errors)
+
 
 class TestRounds:
     async def test_utilisation_needs_two_passes(self, tmp_path: Path) -> None:

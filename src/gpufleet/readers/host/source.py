@@ -63,23 +63,24 @@ class Source:
             return parse(content, path)
         except WireError as error:
             self.fail(str(error))
-            return Absent(Reason.INVALID_VALUE, path)
+            return Absent(Reason.INVALID_VALUE, shown(path))
 
     def absence(self, path: str) -> Absent:
         """Say why a path has no content."""
         name = self.fetched.errors.get(path, "ENOENT")
+        where = shown(path)  # a name in it can be anybody's
         if name in _NOT_THERE:
-            return Absent(Reason.NOT_SUPPORTED, f"there is no {path}")
+            return Absent(Reason.NOT_SUPPORTED, f"there is no {where}")
         if name in _NOT_ALLOWED:
-            return Absent(Reason.NOT_PERMITTED, f"{path} may not be read by this user")
+            return Absent(Reason.NOT_PERMITTED, f"{where} may not be read by this user")
         if name in _NO_ANSWER:
-            return Absent(Reason.NO_DATA, f"{path} has nothing to say")
+            return Absent(Reason.NO_DATA, f"{where} has nothing to say")
         self.fail(f"{path}: {name}")
         if name == "ETIMEDOUT":
-            return Absent(Reason.TIMEOUT, path)
+            return Absent(Reason.TIMEOUT, where)
         if name == "EFBIG":
-            return Absent(Reason.INVALID_VALUE, f"{path} is longer than such a file can be")
-        return Absent(Reason.DRIVER_ERROR, f"{path}: {name}")
+            return Absent(Reason.INVALID_VALUE, f"{where} is longer than such a file can be")
+        return Absent(Reason.DRIVER_ERROR, f"{where}: {name}")
 
     def names_under(self, folder: str, suffix: str) -> list[str]:
         """Return the X of every `folder/X/suffix` that was fetched or failed, sorted."""

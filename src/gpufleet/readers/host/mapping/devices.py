@@ -8,7 +8,7 @@ from gpufleet.model.machine import PciFunction
 from gpufleet.readers.host import plan
 from gpufleet.readers.host.mapping import Readings
 from gpufleet.readers.host.parse.filesystems import Mount, choose_filesystems, parse_mountinfo
-from gpufleet.readers.host.parse.pci import is_address, is_display, parse_function
+from gpufleet.readers.host.parse.pci import is_address, is_display, parse_function, parse_numa_node
 from gpufleet.readers.host.parse.services import (
     SERVICES,
     UNIT_FOLDERS,
@@ -92,20 +92,23 @@ def map_inventory(source: Source) -> tuple[PciFunction, ...] | None:
     for address in source.names_under(plan.PCI, "class"):
         folder = f"{plan.PCI}/{address}"
         try:
-            if f"{folder}/class" not in files or not is_display(files[f"{folder}/class"], f"{folder}/class"):
+            if f"{folder}/class" not in files:
+                source.absence(f"{folder}/class")  # one that is there and cannot be read is a failure
+                continue
+            if not is_display(files[f"{folder}/class"], f"{folder}/class"):
                 continue
             if not is_address(address):
                 raise WireError(folder, "is not a PCI address")
             contents = {
-                name: files[f"{folder}/{name}"]
-                for name in ("vendor", "device", "class", "numa_node")
-                if f"{folder}/{name}" in files
+                name: files[f"{folder}/{name}"] for name in ("vendor", "device", "class") if f"{folder}/{name}" in files
             }
+            node = source.take(f"{folder}/numa_node", parse_numa_node)
             function = parse_function(
                 address,
                 contents,
                 driver=links.get(f"{folder}/driver"),
                 physical_function=links.get(f"{folder}/physfn"),
+                numa_node=None if isinstance(node, Absent) else node,
             )
             functions.append(function)
         except WireError as error:

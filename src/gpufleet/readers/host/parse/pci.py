@@ -4,7 +4,7 @@ import re
 
 from gpufleet.model.errors import WireError
 from gpufleet.model.machine import PciFunction
-from gpufleet.readers.host.parse.text import decode, hexadecimal
+from gpufleet.readers.host.parse.text import decode, hexadecimal, shown
 
 DISPLAY_CLASS = 0x03
 """Base class of display controllers: 0x0300 VGA, 0x0302 3D, 0x0380 other (PCI Code and ID Assignment)."""
@@ -28,15 +28,21 @@ def is_display(content: bytes, where: str) -> bool:
 
 
 def parse_function(
-    address: str, files: dict[str, bytes], *, driver: str | None, physical_function: str | None
+    address: str,
+    files: dict[str, bytes],
+    *,
+    driver: str | None,
+    physical_function: str | None,
+    numa_node: int | None,
 ) -> PciFunction:
     """Build the record of one function.
 
     Args:
         address: as sysfs writes it.
-        files: content of `vendor`, `device`, `class` and, where there is one, `numa_node`.
+        files: content of `vendor`, `device` and `class`.
         driver: text of the link `driver`, or None when no driver is bound.
         physical_function: text of the link `physfn`, or None.
+        numa_node: see `parse_numa_node`; None where it is not known.
 
     Raises:
         WireError: if a file is missing or malformed; it names the file.
@@ -54,7 +60,7 @@ def parse_function(
         device=numbers["device"],
         class_code=numbers["class"],
         driver=basename(driver) if driver is not None else None,
-        numa_node=_numa_node(files.get("numa_node", b"-1"), f"/sys/bus/pci/devices/{address}/numa_node"),
+        numa_node=numa_node,
         physical_function=parent if parent is not None and is_address(parent) else None,
     )
 
@@ -64,9 +70,14 @@ def basename(link: str) -> str:
     return link.rstrip("/").rpartition("/")[2]
 
 
-def _numa_node(content: bytes, where: str) -> int | None:
+def parse_numa_node(content: bytes, where: str) -> int | None:
+    """Read `numa_node`: the node's number, or None where the platform does not tell (-1).
+
+    Raises:
+        WireError: if it is no number.
+    """
     text = decode(content).strip()
     if _NODE.fullmatch(text) is None:
-        raise WireError(where, f"{text[:40]!r} is not a NUMA node")
+        raise WireError(where, f"{shown(text)[:40]!r} is not a NUMA node")
     node = int(text)
     return node if node >= 0 else None
