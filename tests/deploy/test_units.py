@@ -181,3 +181,21 @@ def test_agent_and_hub_work_with_what_their_units_leave(confined: Confined, peer
             assert line.endswith(" 0")  # the sandbox's view is no property of the machine
     assert agent.stop(30) == 0
     assert hub.stop(60) == 0
+
+
+@pytest.mark.system
+@pytest.mark.skipif(not can_mount(), reason="making /tmp read-only for one process needs root")
+def test_without_a_place_for_its_files_the_hub_says_so(tmp_path: Path) -> None:
+    """What PrivateTmp=, or a container's --tmpfs /tmp, is there for."""
+    state = tmp_path / "state"
+    state.mkdir()
+    script = (
+        "mount --make-rprivate / && mount --rbind /tmp /tmp && cd /tmp && "
+        'mount --bind "$0" "$0" && mount -o bind,remount,ro /tmp && exec "$@"'
+    )
+    launcher = ["unshare", "-m", "sh", "-c", script, str(state)]
+    log = tmp_path / "log"
+    with Gpufleet(["hub", "--state", str(state), "--listen", "127.0.0.1:0"], log, launcher=launcher) as hub:
+        assert hub.process.wait(60) == 1
+    assert "may /tmp be written?" in log.read_text()
+    assert "Traceback" not in log.read_text()

@@ -160,6 +160,9 @@ def connector(dsn: Dsn) -> Callable[[], Handle]:
                 f"{dsn.shown} needs the Python package {module}, which does not load here ({error}): install "
                 "gpufleet[hub]. The embedded store has no build for Alpine (musl): use glibc, or a clickhouse:// DSN"
             ) from error
+        except RuntimeError as error:  # the engine makes a folder of its own in /tmp when its module is loaded
+            words = " ".join(str(error).split())
+            raise StoreError(f"{dsn.shown}: {module} does not start; may /tmp be written? {words[:300]}") from error
     library = importlib.import_module("clickhouse_connect")
 
     def connect() -> Handle:
