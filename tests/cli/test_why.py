@@ -6,6 +6,8 @@ import pytest
 
 from gpufleet.cli.devices import find_device
 from gpufleet.cli.errors import CommandError
+from gpufleet.cli.explain import Explanation, Line, Part
+from gpufleet.cli.explain_table import render_explanation
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from tests.fakes.nvml.driver import FakeNvml
 from tests.support.command import gpufleet
@@ -30,7 +32,7 @@ def test_a_device_is_found_by_what_people_have_at_hand(words: str, key: str, how
     assert (found[0].key, found[1].split(",")[0]) == (key, how)
 
 
-@pytest.mark.parametrize("words", ["7", "none", "", "0000:ff:00.0", "0000:zz:00.0", "GPU-9"])
+@pytest.mark.parametrize("words", ["7", "none", "None", "", "0000:ff:00.0", "0000:zz:00.0", "GPU-9"])
 def test_what_fits_nothing_is_nothing(words: str) -> None:
     assert find_device(example_snapshot(), words) is None
 
@@ -123,3 +125,9 @@ def test_a_hub_that_does_not_know_the_allocation_is_quoted(agent_url: str) -> No
     done = gpufleet("why", "a/2", "--hub", agent_url)
     assert done.returncode == 1
     assert "answers 404: there is nothing at this path" in done.stderr
+
+
+def test_markup_in_a_label_is_shown_as_it_is() -> None:
+    line = Line(metric="host_filesystem_files{mountpoint=/mnt/[/x]}", value=1, words="1", reader="host")
+    explanation = Explanation(subject="vm", facts=(), parts=(Part(title="host", lines=(line,)),))
+    assert "/mnt/[/x]" in render_explanation(explanation, width=140, colour=False)

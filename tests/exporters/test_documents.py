@@ -5,6 +5,9 @@ import io
 import json
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from gpufleet.exporters.csv import COLUMNS, CsvExporter
 from gpufleet.exporters.json import JsonExporter
 from gpufleet.exporters.table import TableExporter
@@ -37,6 +40,20 @@ def test_the_screen_is_golden() -> None:
     page = TableExporter(width=140).render(example_snapshot())
     check_golden(GOLDEN / "table.txt", page)
     assert b"\x1b" not in page
+
+
+@pytest.mark.parametrize("width", [1, 10, 40, 60, 80, 100])
+def test_a_narrow_screen_shows_every_figure_whole(width: int) -> None:
+    page = TableExporter(width=width).render(example_snapshot()).decode()
+    words = page.replace("/", " ").split()
+    assert {"GPU-00000000", "0000:10:00.0", "GiB", "128", "312", "hung,"} <= set(words)
+
+
+def test_markup_in_a_name_is_shown_as_it_is() -> None:
+    snapshot = example_snapshot()
+    odd = msgspec.structs.replace(snapshot.devices[0], name="H200 [/x] :smile: [red]")
+    page = TableExporter(width=200).render(msgspec.structs.replace(snapshot, devices=(odd, *snapshot.devices[1:])))
+    assert b"H200 [/x] :smile: [red]" in page
 
 
 def test_the_screen_is_coloured_on_a_terminal() -> None:

@@ -54,4 +54,4 @@ def _fits_address(words: str) -> Fits:
 
 
 def _fits_index(words: str) -> Fits:
-    return lambda device: words == str(device.index)
+    return lambda device: device.index is not None and words == str(device.index)

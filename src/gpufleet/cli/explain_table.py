@@ -13,7 +13,15 @@ from gpufleet.exporters.words import seconds_words
 def render_explanation(explanation: Explanation, *, width: int, colour: bool) -> str:
     """Return the screen."""
     page = io.StringIO()
-    console = Console(file=page, width=width, force_terminal=colour, no_color=not colour, highlight=False)
+    console = Console(
+        file=page,
+        width=width,
+        force_terminal=colour,
+        no_color=not colour,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
     console.print(Text(explanation.subject, style="bold"))
     for fact in explanation.facts:
         console.print(Text(f"  {fact}"))

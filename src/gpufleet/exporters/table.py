@@ -3,6 +3,7 @@
 import io
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +15,12 @@ from gpufleet.model.status import ReaderState
 from gpufleet.model.view import ViewKind
 
 NOTHING = "–"
+MOST_COLUMNS = 10_000
+"""More than any table of ours needs."""
+
+WRAPPED = ("GPU", "memory", "power", "state")
+"""Columns that become lines of several words where there is no room."""
+
 UUID_LETTERS = 12
 """Enough of a UUID to tell devices of a machine apart, and for `gpufleet why`."""
 
@@ -34,11 +41,22 @@ class TableExporter:
         """Return the screen."""
         page = io.StringIO()
         console = Console(
-            file=page, width=self._width, force_terminal=self._colour, no_color=not self._colour, highlight=False
+            file=page,
+            width=self._width,
+            force_terminal=self._colour,
+            no_color=not self._colour,
+            highlight=False,
+            markup=False,
+            emoji=False,
         )
         console.print(_head(snapshot))
         if snapshot.devices:
-            console.print(_gpus(snapshot))
+            gpus = _gpus(snapshot)
+            # On a terminal that is too narrow its rows wrap: half a figure would be another one.
+            roomy = console.options.update(max_width=MOST_COLUMNS)
+            console.width = max(self._width, Measurement.get(console, roomy, gpus).minimum)
+            console.print(gpus)
+            console.width = self._width
         for line in (*_host(snapshot), *_readers(snapshot)):
             console.print(line)
         return page.getvalue().encode()
@@ -71,7 +89,7 @@ def _gpus(snapshot: Snapshot) -> Table:
         ("#", True), ("GPU", False), ("UUID", False), ("PCI", False), ("util", True), ("memory", True), ("temp", True),
         ("power", True), ("state", False),
     ):  # fmt: skip
-        table.add_column(title, justify="right" if right else "left", no_wrap=title != "state", overflow="fold")
+        table.add_column(title, justify="right" if right else "left", no_wrap=title not in WRAPPED, overflow="fold")
     for device in snapshot.devices:
         readings = device.readings
         state, good = _state(device)
