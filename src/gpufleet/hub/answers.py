@@ -182,9 +182,14 @@ def _allocated(
     """Keep the devices that the allocation lists, if it lists any; one that is not there is listed without values."""
     if spec.devices is None:
         return found
+    by_name: dict[str, list[AnswerDevice]] = {}
+    for one in found:
+        for known in (one.uuid, one.pci_address):
+            if known:
+                by_name.setdefault(known, []).append(one)
     listed: dict[str, AnswerDevice] = {}
     for name in spec.devices:
-        fits = [one for one in found if name == one.uuid or (one.pci_address and _address(name) == one.pci_address)]
+        fits = by_name.get(name) or by_name.get(_address(name) or "")
         for one in fits or [_never_seen(name, machine)]:
             listed.setdefault(one.id, one)
     return tuple(listed.values())

@@ -27,12 +27,14 @@ def gpu_records(machine: MachineRecord, stored: Sequence[StoredSample], freshnes
     """Return every view of a machine with its newest readings; values that are too old are absent."""
     records: list[GpuRecord] = []
     heard = any(freshness.is_heard(one.received_at) for one in stored)
+    newest_by_key: dict[str, StoredSample] = {}
+    for one in sorted(stored, key=lambda one: (one.received_at, one.sample.measured_at)):
+        if one.sample.view is not None:
+            newest_by_key[one.sample.view.key] = one
     for device in devices(machine.cluster, machine.id, stored, freshness):
-        key = device.id.split("/", 2)[2]
-        own = [one for one in stored if one.sample.view is not None and one.sample.view.key == key]
         if not heard:
             device = msgspec.structs.replace(device, readings=all_stale(device.readings), dimensions=())
-        newest = max(own, key=lambda one: (one.received_at, one.sample.measured_at))
+        newest = newest_by_key[device.id.split("/", 2)[2]]
         records.append(
             GpuRecord(
                 cluster=machine.cluster,
