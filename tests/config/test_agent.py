@@ -62,9 +62,19 @@ def test_listen_is_host_and_port(listen: str, parts: tuple[str, int]) -> None:
     assert AgentConfig(listen=listen).listen == listen
 
 
-def test_a_port_in_other_digits_is_not_a_port() -> None:
+@pytest.mark.parametrize("port", ["٤٢", "1" * 5000, "-1", "65536", ""])
+def test_what_is_no_port(port: str) -> None:
     with pytest.raises(ImpossibleValueError):
-        parse_listen("127.0.0.1:٤٢")
+        parse_listen(f"127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://hub:99999", "http://hub:x", "http://h h", "http://h\n", "hub:80"]
+)
+def test_what_is_no_hub(url: str) -> None:
+    with pytest.raises(ConfigError, match="is not a hub") as caught:
+        load(AgentConfig, file=None, env_prefix=ENV_PREFIX, env={"GPUFLEET_AGENT_HUB__URL": url}, flags={})
+    assert caught.value.key == "hub.url"
 
 
 def test_state_is_the_services_folder_for_root_and_the_users_own_otherwise() -> None:

@@ -1,6 +1,7 @@
 """The strict loader: sources over one another, and every problem with file, key and reason."""
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -91,6 +92,19 @@ def test_a_missing_or_unreadable_file_is_told(tmp_path: Path) -> None:
     binary.write_bytes(b"name = '\xff'")
     with pytest.raises(ConfigError, match="not UTF-8 at byte 8"):
         load(Config, file=binary, env_prefix="T_", env={}, flags={})
+
+
+def test_what_is_nested_too_deeply_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        read(tmp_path, f"name = {'[' * 20_000}{']' * 20_000}")
+
+
+def test_a_variable_or_flag_that_is_not_utf_8_is_told() -> None:
+    broken = os.fsdecode(b"a\xff")
+    with pytest.raises(ConfigProblemsError) as caught:
+        load(Config, file=None, env_prefix="T_", env={"T_NAME": broken}, flags={"hub.url": broken})
+    told = [(problem.source, problem.reason.partition(";")[0]) for problem in caught.value.problems]
+    assert told == [("T_NAME", "is not UTF-8"), ("--hub-url", "is not UTF-8")]
 
 
 def test_a_required_key_must_be_given() -> None:

@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,6 +18,8 @@ ENV_PREFIX = "GPUFLEET_AGENT_"
 Seconds = Annotated[float, msgspec.Meta(ge=1, le=86_400)]
 Timeout = Annotated[float, msgspec.Meta(ge=0.1, le=600)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
 def default_state(env: Mapping[str, str], uid: int) -> str:
@@ -72,8 +75,12 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Refuse what is not the root of an HTTP server."""
         if self.url is None:
             return
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.url)
+            _ = parts.port  # read for its judgement: it is a number of a port
+        except ValueError as error:
+            raise ImpossibleValueError("url", f"{self.url!r} is not a hub: {error}") from error
+        if not self.url.isprintable() or " " in self.url or parts.scheme not in ("http", "https") or not parts.hostname:
             raise ImpossibleValueError("url", f"{self.url!r} is not a hub: write http://HOST:PORT or https://HOST")
         if parts.query or parts.fragment:
             raise ImpossibleValueError("url", f"{self.url!r} has a query or fragment: write the hub's root only")
@@ -134,7 +141,7 @@ def parse_listen(listen: str) -> tuple[str, int]:
     """
     host, colon, port = listen.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
-    if not colon or not bare or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    if not colon or not bare or not _PORT.fullmatch(port) or int(port) > 65_535:
         raise ImpossibleValueError("listen", f"{listen!r} is not HOST:PORT, such as 127.0.0.1:9470")
     if ":" in bare and not host.startswith("["):
         raise ImpossibleValueError("listen", f"{listen!r}: write an IPv6 address in brackets, such as [::1]:9470")

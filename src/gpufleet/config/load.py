@@ -121,6 +121,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
         raise ConfigError(str(file), "", f"is not UTF-8 at byte {error.start}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(str(file), "", f"is not TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(str(file), "", "is not a configuration: it is nested too deeply") from error
 
 
 class _Builder:
@@ -165,6 +167,9 @@ class _Builder:
             return
         try:
             self._values[key] = msgspec.convert(value, field.type, strict=strict)
+            msgspec.json.encode(value)
+        except UnicodeEncodeError:
+            self.problems.append(ConfigError(source, key, f"is not UTF-8; got {value!r}"))
         except msgspec.ValidationError as error:
             reason = str(error).removesuffix(" - at `$`")
             self.problems.append(ConfigError(source, key, f"{reason}; got {value!r}"))
