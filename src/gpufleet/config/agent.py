@@ -1,6 +1,5 @@
 """Configuration of the agent."""
 
-import ipaddress
 import os
 import re
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.tls import TlsConfig, check_exposure, is_loopback
 
 ENV_PREFIX = "GPUFLEET_AGENT_"
 """What environment variables of the agent start with."""
@@ -65,14 +65,20 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         url: root of the hub, such as `http://hub:8470`; None means that nothing is pushed.
         heartbeat_seconds: how often the agent says that it lives, data or not.
         timeout_seconds: a request that takes longer is given up.
+        token_file: file with the sender's token; it is read again when it changes.
+        ca: PEM file of the authorities that vouch for the hub; None means the system's.
+        insecure: present the token over plain HTTP beyond loopback.
     """
 
     url: str | None = None
     heartbeat_seconds: Seconds = 30.0
     timeout_seconds: Timeout = 10.0
+    token_file: str | None = None
+    ca: str | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is not the root of an HTTP server."""
+        """Refuse what is not the root of an HTTP server, and to show the token to whoever listens on the way."""
         if self.url is None:
             return
         try:
@@ -84,6 +90,12 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             raise ImpossibleValueError("url", f"{self.url!r} is not a hub: write http://HOST:PORT or https://HOST")
         if parts.query or parts.fragment:
             raise ImpossibleValueError("url", f"{self.url!r} has a query or fragment: write the hub's root only")
+        if self.token_file and parts.scheme == "http" and not is_loopback(parts.hostname) and not self.insecure:
+            raise ImpossibleValueError(
+                "url",
+                f"{self.url!r} would take the token over the network in the clear: use https, or set insecure = true "
+                "in [hub] if the network is trusted",
+            )
 
 
 class SpoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -91,9 +103,13 @@ class SpoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         max_bytes: when it is full, the oldest records go and are counted.
+        max_age_seconds: records that waited for longer go and are counted.
+        backfill_per_second: after an outage the newest batches go first, older ones beside them this many a second.
     """
 
     max_bytes: Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 40)] = 512 << 20
+    max_age_seconds: Annotated[float, msgspec.Meta(ge=60, le=366 * 86_400)] = 7 * 86_400.0
+    backfill_per_second: Annotated[float, msgspec.Meta(ge=0.1, le=100_000)] = 50.0
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,18 +119,21 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         node: name to report instead of the host name.
         cluster: id of the cluster this machine belongs to.
         listen: address and port of `/metrics` and the rest; port 0 lets the kernel choose.
-        insecure_listen: listen beyond loopback though there is neither TLS nor a token.
+        insecure_listen: listen beyond loopback though TLS or the token is not set.
+        token_file: file with the token that whoever asks must present; None means that none is asked for.
         state: folder of the spool; `agent/` is made in it.
         log_level: the least severe message that is logged.
-        lanes, readers, hub, spool: see there.
+        tls, lanes, readers, hub, spool: see there.
     """
 
     node: Name | None = None
     cluster: Name = "local"
     listen: str = "127.0.0.1:9470"
     insecure_listen: bool = False
+    token_file: str | None = None
     state: str = msgspec.field(default_factory=lambda: default_state(os.environ, os.getuid()))
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    tls: TlsConfig = TlsConfig()
     lanes: Lanes = Lanes()
     readers: Readers = Readers()
     hub: HubConfig = HubConfig()
@@ -123,12 +142,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         """Refuse to show every tenant's readings beyond this machine by accident."""
         host, _ = parse_listen(self.listen)
-        if not is_loopback(host) and not self.insecure_listen:
-            raise ImpossibleValueError(
-                "listen",
-                f"{self.listen} is reachable from other machines, without TLS and without a token: "
-                "listen on 127.0.0.1, or set insecure_listen = true if the network is trusted",
-            )
+        if not self.insecure_listen:
+            lacking = [] if self.token_file else ["token_file"]
+            check_exposure(self.listen, host, lacking + ([] if self.tls.is_on else ["[tls]"]))
         if not self.state:
             raise ImpossibleValueError("state", "must name a folder")
 
@@ -146,13 +162,3 @@ def parse_listen(listen: str) -> tuple[str, int]:
     if ":" in bare and not host.startswith("["):
         raise ImpossibleValueError("listen", f"{listen!r}: write an IPv6 address in brackets, such as [::1]:9470")
     return bare, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect there; a name other than localhost is taken for reachable."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

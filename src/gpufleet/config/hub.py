@@ -6,8 +6,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gpufleet.config.agent import default_state, is_loopback, parse_listen
+from gpufleet.config.agent import default_state, parse_listen
 from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.tls import TlsConfig, check_exposure
 
 ENV_PREFIX = "GPUFLEET_HUB_"
 """What environment variables of the hub start with."""
@@ -58,36 +59,36 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     Attributes:
         listen: address and port; port 0 lets the kernel choose.
-        insecure_listen: listen beyond loopback though there is neither TLS nor a token.
+        insecure_listen: listen beyond loopback though TLS or tokens are not set.
+        auth: `tokens` asks for one with every request; `none` lets everybody who can connect do everything.
         state: folder of the log, the registry and the embedded store; `hub/` is made in it.
         store: `chdb:///path` or `clickhouse://...`; None means embedded, in `state`.
         registry: SQLAlchemy DSN; None means SQLite, in `state`.
-        clusters: ids of the clusters that this hub takes batches of.
+        clusters: ids of clusters that this hub takes batches of, beside those that are registered with it.
         stale_after_seconds: a machine that was not heard of for longer has no current values.
         log_level: the least severe message that is logged.
-        ingest, flush: see there.
+        tls, ingest, flush: see there.
     """
 
     listen: str = "127.0.0.1:8470"
     insecure_listen: bool = False
+    auth: Literal["none", "tokens"] = "none"
     state: str = msgspec.field(default_factory=lambda: default_state(os.environ, os.getuid()))
     store: str | None = None
     registry: str | None = None
     clusters: Annotated[tuple[ClusterId, ...], msgspec.Meta(min_length=1)] = ("local",)
     stale_after_seconds: Annotated[float, msgspec.Meta(ge=1, le=86_400)] = 120.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    tls: TlsConfig = TlsConfig()
     ingest: IngestConfig = IngestConfig()
     flush: FlushConfig = FlushConfig()
 
     def __post_init__(self) -> None:
         """Refuse to show the whole fleet beyond this machine by accident."""
         host, _ = parse_listen(self.listen)
-        if not is_loopback(host) and not self.insecure_listen:
-            raise ImpossibleValueError(
-                "listen",
-                f"{self.listen} is reachable from other machines, and this build has neither TLS nor tokens: "
-                "listen on 127.0.0.1, or set insecure_listen = true if the network is trusted",
-            )
+        if not self.insecure_listen:
+            lacking = [] if self.auth == "tokens" else ['auth = "tokens"']
+            check_exposure(self.listen, host, lacking + ([] if self.tls.is_on else ["[tls]"]))
         if not self.state:
             raise ImpossibleValueError("state", "must name a folder")
 

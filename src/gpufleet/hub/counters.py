@@ -10,6 +10,8 @@ class Counters:
         received_bodies, received_bytes: bodies that arrived whole.
         accepted, duplicates: batches acknowledged as new, and as held already.
         rejected: batches refused, by reason.
+        unauthenticated: requests without a token that is taken, by reason.
+        forbidden: requests that the token's role does not cover.
         flushed_batches, flushed_rows: written to the store.
         flush_failures: attempts to flush that failed.
         quarantined: batches put aside, by step.
@@ -25,6 +27,8 @@ class Counters:
         self.accepted = 0
         self.duplicates = 0
         self.rejected: Counter[str] = Counter()
+        self.unauthenticated: Counter[str] = Counter()
+        self.forbidden = 0
         self.flushed_batches = 0
         self.flushed_rows = 0
         self.flush_failures = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import enum
+from collections.abc import Container
 from concurrent.futures import Executor
 
 import msgspec
@@ -20,6 +21,10 @@ SMALL_BYTES = 64 << 10
 
 class ForeignClusterError(GpufleetError):
     """The batch is of a cluster that this hub does not serve."""
+
+
+class OtherClusterError(GpufleetError):
+    """The batch is of another cluster than its sender is bound to."""
 
 
 class Standing(enum.StrEnum):
@@ -43,7 +48,7 @@ class Ingest:
     """
 
     def __init__(
-        self, *, wal: Wal, ledger: Ledger, clusters: frozenset[str], counters: Counters, decoding: Executor
+        self, *, wal: Wal, ledger: Ledger, clusters: Container[str], counters: Counters, decoding: Executor
     ) -> None:
         self._wal = wal
         self._decoding = decoding
@@ -52,18 +57,22 @@ class Ingest:
         self._counters = counters
         self._in_flight: dict[tuple[SequenceKey, int], asyncio.Task[None]] = {}
 
-    async def take(self, body: bytes, received_at: int) -> Taken:
+    async def take(self, body: bytes, received_at: int, bound_to: str | None = None) -> Taken:
         """Make a batch durable, unless it is held already.
+
+        `bound_to` is the only cluster that its sender may post for, if it is bound to one.
 
         Raises:
             WireError: if the body is not a batch; its subclasses say when it is of another version or too large.
+            OtherClusterError: if its cluster is not the one that its sender is bound to.
             ForeignClusterError: if its cluster is not served here.
             SpoolError: if it cannot be made durable now; it must be sent again.
         """
         batch = decode(body) if len(body) <= SMALL_BYTES else await self._decode_beside(body)
+        if bound_to is not None and batch.cluster != bound_to:
+            raise OtherClusterError(f"the token posts for cluster {bound_to!r}, and the batch is of {batch.cluster!r}")
         if batch.cluster not in self._clusters:
-            served = ", ".join(sorted(self._clusters))
-            raise ForeignClusterError(f"this hub serves {served}, not {batch.cluster!r}: register the cluster here")
+            raise ForeignClusterError(f"cluster {batch.cluster!r} is not served here: register it")
         key = SequenceKey(batch.cluster, batch.sender, batch.epoch)
         if self._ledger.holds(key, batch.seq):
             return self._duplicate(batch.seq)

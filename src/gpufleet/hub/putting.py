@@ -1,7 +1,7 @@
 """Whether an allocation can be meant. Pure."""
 
 import re
-from collections.abc import Set as AbstractSet
+from collections.abc import Container
 
 from gpufleet.hub.history import QuestionError
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, AllocationSpec
@@ -26,7 +26,7 @@ def check_id(id: str) -> None:  # noqa: A002 - the word of the domain
         )
 
 
-def check_spec(spec: AllocationSpec, clusters: AbstractSet[str]) -> None:
+def check_spec(spec: AllocationSpec, clusters: Container[str]) -> None:
     """Refuse a spec that contradicts itself or this hub.
 
     Raises:
@@ -34,9 +34,7 @@ def check_spec(spec: AllocationSpec, clusters: AbstractSet[str]) -> None:
     """
     target = spec.target
     if target.cluster not in clusters:
-        raise QuestionError(
-            "target.cluster", f"{target.cluster!r} is not served here, only {', '.join(sorted(clusters))}"
-        )
+        raise QuestionError("target.cluster", f"{target.cluster!r} is not served here: register it")
     required = REQUIRED_TARGET_FIELD[spec.kind]
     for field in _TARGET_FIELDS:
         given = getattr(target, field) is not None

@@ -1,7 +1,7 @@
 """Questions to the hub: they fetch what the pure answers need, off the event loop."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -45,7 +45,7 @@ class Queries:
         ledger: Ledger,
         threads: ThreadPoolExecutor,
         clock: Clock,
-        clusters: frozenset[str],
+        clusters: Container[str],
         stale_after_seconds: float,
     ) -> None:
         self._registry = registry
@@ -77,32 +77,33 @@ class Queries:
         at = to_datetime(self._clock.now_ns())
         return await self._ask(lambda: self._registry.close_allocation(id, at))
 
-    async def allocation(self, id: str) -> Allocation:  # noqa: A002
-        """Return an allocation. Raises NotFoundError."""
-        return await self._ask(lambda: self._registry.allocation(id))
+    async def allocation(self, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
+        """Return an allocation. Raises NotFoundError, also if it is not the tenant's, where one is given."""
+        return await self._ask(lambda: self._registry.allocation(id, tenant))
 
-    async def allocations(self) -> tuple[Allocation, ...]:
-        """Return every allocation."""
-        return await self._ask(self._registry.allocations)
+    async def allocations(self, tenant: str | None = None) -> tuple[Allocation, ...]:
+        """Return every allocation, or those of one tenant."""
+        return await self._ask(lambda: self._registry.allocations(tenant))
 
-    async def allocation_metrics(self, id: str) -> AllocationAnswer:  # noqa: A002
-        """Answer what an allocation is doing. Raises NotFoundError."""
-        return await self._ask(lambda: self._allocation_metrics(id))
+    async def allocation_metrics(self, id: str, tenant: str | None = None) -> AllocationAnswer:  # noqa: A002
+        """Answer what an allocation is doing. Raises NotFoundError as `allocation`."""
+        return await self._ask(lambda: self._allocation_metrics(id, tenant))
 
     async def allocation_series(
         self,
         id: str,  # noqa: A002
         metrics: Sequence[str],
         asked: history.Window,
+        tenant: str | None = None,
     ) -> SeriesAnswer:
         """Answer what an allocation did.
 
         Raises:
-            NotFoundError: if there is no such allocation.
+            NotFoundError: as `allocation`.
             QuestionError: if a metric has no values over time.
         """
         history.check_metrics(metrics)
-        return await self._ask(lambda: self._allocation_series(id, metrics, asked))
+        return await self._ask(lambda: self._allocation_series(id, metrics, asked, tenant))
 
     async def machines(self, cluster: str | None = None) -> tuple[MachineRecord, ...]:
         """Return every machine, or those of one cluster."""
@@ -150,8 +151,8 @@ class Queries:
     async def _ask(self, question: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, question)
 
-    def _allocation_metrics(self, id: str) -> AllocationAnswer:  # noqa: A002
-        allocation = self._registry.allocation(id)
+    def _allocation_metrics(self, id: str, tenant: str | None) -> AllocationAnswer:  # noqa: A002
+        allocation = self._registry.allocation(id, tenant)
         machines = self._registry.machines(allocation.spec.target.cluster)
         located = answers.locate(allocation, machines)
         one = located.machine
@@ -164,8 +165,14 @@ class Queries:
             stale_after_seconds=self._stale_after,
         )
 
-    def _allocation_series(self, id: str, metrics: Sequence[str], asked: history.Window) -> SeriesAnswer:  # noqa: A002
-        allocation = self._registry.allocation(id)
+    def _allocation_series(
+        self,
+        id: str,  # noqa: A002
+        metrics: Sequence[str],
+        asked: history.Window,
+        tenant: str | None,
+    ) -> SeriesAnswer:
+        allocation = self._registry.allocation(id, tenant)
         own = history.within(allocation, asked)
         if own is None:
             over = answers.standing(allocation, asked.end)

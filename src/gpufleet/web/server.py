@@ -10,6 +10,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpufleet.model.errors import GpufleetError
+from gpufleet.web.tls import ServerTls
 
 HEAD_BYTES = 16 << 10
 """A request line with its headers may not be longer: the connection is closed."""
@@ -79,7 +80,9 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def serve(app: Any, host: str, port: int, *, concurrent: int, stop_seconds: int) -> AsyncIterator[int]:
+async def serve(
+    app: Any, host: str, port: int, *, concurrent: int, stop_seconds: int, tls: ServerTls | None = None
+) -> AsyncIterator[int]:
     """Serve while the context is open; gives the port, which the kernel chose where `port` is 0.
 
     Args:
@@ -88,6 +91,7 @@ async def serve(app: Any, host: str, port: int, *, concurrent: int, stop_seconds
         port: TCP port.
         concurrent: requests and open connections at once; beyond it the answer is 503.
         stop_seconds: how long stopping waits for answers under way.
+        tls: the certificate to show; None means plain HTTP.
 
     Raises:
         GpufleetError: if the address cannot be bound.
@@ -107,6 +111,11 @@ async def serve(app: Any, host: str, port: int, *, concurrent: int, stop_seconds
         timeout_keep_alive=75,
         timeout_graceful_shutdown=stop_seconds,
     )
+    config.load()
+    reloading: asyncio.Task[None] | None = None
+    if tls is not None:
+        config.ssl = tls.context  # the server's own way to one takes files, and keeps them for ever
+        reloading = asyncio.create_task(tls.run(), name="tls")
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")
     try:
@@ -116,6 +125,10 @@ async def serve(app: Any, host: str, port: int, *, concurrent: int, stop_seconds
         server.should_exit = True
         await task
         sock.close()
+        if reloading is not None:
+            reloading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reloading
 
 
 def _bind(host: str, port: int) -> socket.socket:

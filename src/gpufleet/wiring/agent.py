@@ -18,6 +18,7 @@ from gpufleet.ports import Clock
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.once import intervals
 from gpufleet.wiring.readers import make_readers
+from gpufleet.wiring.sending import hub_client, token_of
 
 if TYPE_CHECKING:
     from gpufleet.agent.delivery import Delivery
@@ -34,17 +35,21 @@ class RunningAgent(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         host, port: where it answers; the port is the kernel's choice where the configuration says 0.
+        secure: whether it speaks TLS.
         task: ends only when the agent fails.
     """
 
     host: str
     port: int
+    secure: bool
     task: asyncio.Task[None]
 
     @property
     def url(self) -> str:
         """Root of its HTTP surface."""
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return (
+            f"{'https' if self.secure else 'http'}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        )
 
 
 @contextlib.asynccontextmanager
@@ -52,16 +57,20 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
     """Run an agent while the context is open; leaving it stops the agent within a few seconds.
 
     Raises:
-        GpufleetError: if it cannot listen.
+        ConfigError: if a token or the hub's authorities cannot be read.
+        GpufleetError: if it cannot listen, or its certificate cannot be loaded.
         SpoolError: if a hub is configured and the spool cannot be opened.
     """
     # Imported here: a command that only reads this machine once does without the server.
     from gpufleet.web.agent import AgentApp
     from gpufleet.web.server import serve
+    from gpufleet.web.tls import ServerTls
 
     clock = SystemClock()
     name = config.node or socket.gethostname()
     host, port = parse_listen(config.listen)
+    tls = ServerTls.of(config.tls)
+    token = token_of(config.token_file)
     async with contextlib.AsyncExitStack() as stack:
         agent = Agent(
             make_readers(config.readers, clock),
@@ -73,11 +82,11 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             delivery=await _delivery(config, name, clock, stack),
         )
         bound = await stack.enter_async_context(
-            serve(AgentApp(agent), host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS)
+            serve(AgentApp(agent, token), host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS, tls=tls)
         )
         task = asyncio.create_task(agent.run(), name="agent")
         try:
-            yield RunningAgent(host=host, port=bound, task=task)
+            yield RunningAgent(host=host, port=bound, secure=tls is not None, task=task)
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -91,16 +100,26 @@ async def _delivery(
         return None
     # Imported here: an agent that pushes nowhere does without the HTTP client.
     from gpufleet.agent.delivery import Delivery
+    from gpufleet.agent.memory import Memory
     from gpufleet.agent.outbox import Outbox
     from gpufleet.agent.push import Pusher
-    from gpufleet.agent.refused import Refused
+    from gpufleet.agent.queue import Queue
+    from gpufleet.sending.pace import Pace
+    from gpufleet.sending.refused import Refused
     from gpufleet.spool import Spool
 
     folder = Path(config.state, "agent")
-    spool = await asyncio.to_thread(Spool.open, folder / "spool", max_bytes=config.spool.max_bytes)
-    stack.callback(spool.close)
+
+    def open_spool() -> Spool:
+        return Spool.open(
+            folder / "spool", max_bytes=config.spool.max_bytes, max_age_seconds=config.spool.max_age_seconds
+        )
+
+    queue = Queue(open_spool, Memory())
+    await queue.open()
+    stack.callback(queue.close)
     outbox = Outbox(
-        spool,
+        queue,
         cluster=config.cluster,
         sender=sender,
         heartbeat_seconds=config.hub.heartbeat_seconds,
@@ -108,9 +127,15 @@ async def _delivery(
         clock=clock,
     )
     pusher = Pusher(
-        spool,
-        url=config.hub.url,
-        timeout_seconds=config.hub.timeout_seconds,
+        queue,
+        hub_client(
+            config.hub.url,
+            name="gpufleet-agent",
+            timeout_seconds=config.hub.timeout_seconds,
+            token_file=config.hub.token_file,
+            ca=config.hub.ca,
+        ),
+        backfill=Pace(config.spool.backfill_per_second),
         refused=Refused(folder / "refused"),
         stats=outbox.stats,
         clock=clock,

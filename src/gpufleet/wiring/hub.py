@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,9 @@ import msgspec
 from gpufleet.codecs.batch import decode
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig
+from gpufleet.hub.clusters import Clusters
 from gpufleet.hub.counters import Counters
+from gpufleet.hub.credentials import Credentials
 from gpufleet.hub.flusher import Flusher
 from gpufleet.hub.ingest import Ingest
 from gpufleet.hub.ledger import Ledger
@@ -22,9 +25,11 @@ from gpufleet.hub.wal import Wal
 from gpufleet.hub.writer import Writer
 from gpufleet.model.errors import StoreError, WireError
 from gpufleet.model.ledger import SequenceKey
-from gpufleet.ports import Clock, Registry, Store
+from gpufleet.ports import Audit, Clock, Registry, Store, Tokens
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.stores import open_store
+
+log = logging.getLogger(__name__)
 
 CONCURRENT = 4096
 """Requests and open connections at once."""
@@ -41,22 +46,28 @@ class RunningHub(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         host, port: where it answers; the port is the kernel's choice where the configuration says 0.
+        secure: whether it speaks TLS.
         task: the flusher; ends only when the hub is stopped.
     """
 
     host: str
     port: int
+    secure: bool
     task: asyncio.Task[None]
 
     @property
     def url(self) -> str:
         """Root of its HTTP surface."""
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return (
+            f"{'https' if self.secure else 'http'}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        )
 
 
 class _Parts(msgspec.Struct, frozen=True):
     wal: Wal
     registry: Registry
+    tokens: Tokens
+    audit: Audit
     store: Store
     ledger: Ledger
     writer: Writer
@@ -78,12 +89,15 @@ async def running_hub(
         GpufleetError: if it cannot listen, or its log, registry or store cannot be opened.
     """
     # Imported here: whoever imports this module to read a configuration does without the server.
-    from gpufleet.web.hub.app import HubApp
+    from gpufleet.web.hub.app import HubApp, build_api
+    from gpufleet.web.hub.door import Door
     from gpufleet.web.hub.ingest import BatchEndpoint
+    from gpufleet.web.hub.recording import Recorder
     from gpufleet.web.server import serve
+    from gpufleet.web.tls import ServerTls
 
     clock = clock or SystemClock()
-    clusters = frozenset(config.clusters)
+    tls = ServerTls.of(config.tls)
     host, port = parse_listen(config.listen)
     async with contextlib.AsyncExitStack() as stack:
         writing = stack.enter_context(ThreadPoolExecutor(1, "hub-writer"))
@@ -101,6 +115,7 @@ async def running_hub(
             max_records=config.flush.max_records,
             max_bytes=config.flush.max_bytes,
         )
+        clusters = Clusters(config.clusters, registry=parts.registry, threads=reading, clock=clock)
         pressure = Pressure(config.ingest.max_pending_bytes)
         ingest = Ingest(
             wal=parts.wal, ledger=parts.ledger, clusters=clusters, counters=parts.counters, decoding=decoding
@@ -132,17 +147,36 @@ async def running_hub(
         )
         task = asyncio.create_task(flusher.run(), name="flusher")
         try:
-            app = HubApp(endpoint=endpoint, queries=queries, status=status)
-            async with serve(app, host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS) as bound:
-                yield RunningHub(host=host, port=bound, task=task)
+            door = Door(
+                await _credentials(config, parts.tokens, stack) if config.auth == "tokens" else None,
+                counters=parts.counters,
+                clock=clock,
+            )
+            api = build_api(door, queries, clusters, parts.audit, status)
+            app = HubApp(door=door, endpoint=endpoint, api=api, recorder=Recorder(parts.audit, clock))
+            async with serve(app, host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS, tls=tls) as bound:
+                yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
         finally:
             flusher.stop()  # after the server: nothing comes in any more
             await task
 
 
+async def _credentials(config: HubConfig, tokens: Tokens, stack: contextlib.AsyncExitStack) -> Credentials:
+    """Read the tokens, and see that changes are seen."""
+    credentials = Credentials(tokens)
+    if await asyncio.to_thread(credentials.load) == 0:
+        log.warning("there is no token yet: make one on this host with `gpufleet token create`")
+    watching = asyncio.create_task(credentials.run(), name="tokens")
+    stack.callback(watching.cancel)
+    return credentials
+
+
 def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stack: contextlib.AsyncExitStack) -> _Parts:
     """Open everything on disk, and learn what the log holds. Blocking."""
+    from gpufleet.registry.audit import SqlAudit
+    from gpufleet.registry.database import Database
     from gpufleet.registry.sql import SqlRegistry
+    from gpufleet.registry.tokens import SqlTokens
 
     try:
         config.folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +186,8 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
         config.folder / "wal", max_bytes=config.ingest.wal_max_bytes, max_body_bytes=config.ingest.max_body_bytes
     )
     stack.callback(wal.close)
-    registry = SqlRegistry.open(config.registry_dsn)
+    database = Database.open(config.registry_dsn)
+    registry = SqlRegistry(database)
     stack.callback(registry.close)
     registry.migrate()
     registry.register_clusters(config.clusters, clock.now_ns())
@@ -169,7 +204,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
         quarantine=Quarantine(config.folder / "quarantine"),
         counters=counters,
     )
-    return _Parts(wal, registry, store, ledger, writer, counters)
+    return _Parts(wal, registry, SqlTokens(database), SqlAudit(database), store, ledger, writer, counters)
 
 
 def _replay(wal: Wal, ledger: Ledger) -> None:

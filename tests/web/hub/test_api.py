@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpufleet.model.answer import AllocationAnswer, GpuRecord, NodeRecord, SenderRecord, SeriesAnswer
 from gpufleet.model.machine import Machine
 from tests.fakes.batches import body, host_sample
+from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, now, running_site
 
 BARE = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}}
@@ -201,6 +202,11 @@ async def test_the_hub_watches_itself(site: Site) -> None:
     assert (await site.ask("/healthz"))[1] == {"status": "ok"}
     assert (await site.ask("/readyz"))[1] == {"status": "ready"}
     await site.post(body(1, now()))
+
+    async def counted() -> bool:
+        return "gpufleet_hub_flushed_batches_total 1\n" in await site.text("/metrics")
+
+    await wait_until_async(counted, what="the flush to be counted")  # just after the store has the rows
     page = await site.text("/metrics")
     found = {
         (sample.name, *sample.labels.values()): sample.value

@@ -17,6 +17,9 @@ Metrics = Annotated[
 ]
 Start = Annotated[str | None, QueryParameter(description="RFC 3339; an hour before `end` unless given.")]
 End = Annotated[str | None, QueryParameter(description="RFC 3339, excluded; now unless given.")]
+Tenant = NamedDependency[str | None]
+"""The only tenant whose allocations the request may see."""
+
 Step = Annotated[str | None, QueryParameter(description="Such as 60, 15s, 1m, 6h; 60 seconds unless given.")]
 
 
@@ -26,10 +29,10 @@ class Allocations(Controller):
     path = "/v1/allocations"
     tags = ("allocations",)
 
-    @get(summary="Every allocation, closed ones too")
-    async def list_allocations(self, queries: NamedDependency[Queries]) -> tuple[Allocation, ...]:
+    @get(summary="Every allocation, closed ones too; of a tenant, its own")
+    async def list_allocations(self, queries: NamedDependency[Queries], tenant: Tenant) -> tuple[Allocation, ...]:
         """Return the newest generation of each, by id."""
-        return await queries.allocations()
+        return await queries.allocations(tenant)
 
     @put(
         "/{allocation_id:str}",
@@ -45,9 +48,11 @@ class Allocations(Controller):
         return Response(allocation, status_code=201 if is_new else 200)
 
     @get("/{allocation_id:str}", summary="An allocation as it is kept")
-    async def get_allocation(self, allocation_id: FromPath[str], queries: NamedDependency[Queries]) -> Allocation:
+    async def get_allocation(
+        self, allocation_id: FromPath[str], queries: NamedDependency[Queries], tenant: Tenant
+    ) -> Allocation:
         """Return its newest generation."""
-        return await queries.allocation(allocation_id)
+        return await queries.allocation(allocation_id, tenant)
 
     @delete("/{allocation_id:str}", summary="Close an allocation; it is never erased", status_code=200)
     async def close_allocation(self, allocation_id: FromPath[str], queries: NamedDependency[Queries]) -> Allocation:
@@ -56,16 +61,17 @@ class Allocations(Controller):
 
     @get("/{allocation_id:str}/metrics", summary="What the allocation is doing now")
     async def allocation_metrics(
-        self, allocation_id: FromPath[str], queries: NamedDependency[Queries]
+        self, allocation_id: FromPath[str], queries: NamedDependency[Queries], tenant: Tenant
     ) -> AllocationAnswer:
         """Answer with provenance, times, age, and a value or reason for every reading."""
-        return await queries.allocation_metrics(allocation_id)
+        return await queries.allocation_metrics(allocation_id, tenant)
 
     @get("/{allocation_id:str}/series", summary="What the allocation did over time")
     async def allocation_series(
         self,
         allocation_id: FromPath[str],
         queries: NamedDependency[Queries],
+        tenant: Tenant,
         metric: Metrics = None,
         start: Start = None,
         end: End = None,
@@ -73,4 +79,4 @@ class Allocations(Controller):
     ) -> SeriesAnswer:
         """Answer with one series a device and metric, within the allocation's own time."""
         asked = asked_window(start, end, step, queries.now_ns())
-        return await queries.allocation_series(allocation_id, metric or [], asked)
+        return await queries.allocation_series(allocation_id, metric or [], asked, tenant)

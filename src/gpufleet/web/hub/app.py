@@ -5,18 +5,27 @@ from typing import Any
 from litestar import Litestar, Request, get
 from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
 
 from gpufleet import __version__
+from gpufleet.hub.clusters import Clusters
+from gpufleet.hub.credentials import UnauthenticatedError
 from gpufleet.hub.queries import Queries
 from gpufleet.hub.status import HubStatus
+from gpufleet.model.access import Principal
+from gpufleet.model.answer import ErrorAnswer
+from gpufleet.ports import Audit
+from gpufleet.web.hub.access import BATCHES
 from gpufleet.web.hub.allocations import Allocations
+from gpufleet.web.hub.auditing import AuditRoutes
+from gpufleet.web.hub.clusters import ClusterRoutes
+from gpufleet.web.hub.door import Door, ForbiddenError, turn_away
 from gpufleet.web.hub.errors import HANDLERS
 from gpufleet.web.hub.fleet import Fleet
 from gpufleet.web.hub.health import Health
-from gpufleet.web.hub.ingest import BatchEndpoint, Receive, Scope, Send
-
-BATCHES = "/v1/batches"
-"""Where batches are posted."""
+from gpufleet.web.hub.ingest import BatchEndpoint
+from gpufleet.web.hub.recording import Recorder
+from gpufleet.web.hub.respond import Receive, Scope, Send, respond
 
 MAX_QUESTION_BYTES = 1 << 20
 """Of a request's body anywhere else."""
@@ -25,16 +34,33 @@ MAX_QUESTION_BYTES = 1 << 20
 class HubApp:
     """The ASGI application of a hub."""
 
-    def __init__(self, *, endpoint: BatchEndpoint, queries: Queries, status: HubStatus) -> None:
+    def __init__(self, *, door: Door, endpoint: BatchEndpoint, api: Litestar, recorder: Recorder) -> None:
+        self._door = door
         self._endpoint = endpoint
-        self._api = build_api(queries, status)
+        self._api = api
+        self._recorder = recorder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] == "http" and scope["path"] == BATCHES:
-            await self._endpoint(scope, receive, send)
-        else:
+        if scope["type"] != "http":
+            return
+        try:
+            principal = self._door.admit(scope)
+        except UnauthenticatedError as error:
+            await turn_away(send, error)
+            return
+        scope["auth"] = principal
+        if scope["path"] != BATCHES:
+            receive, send = self._recorder.between(scope, receive, send, principal)
             await self._api(scope, receive, send)  # type: ignore[arg-type]  # its own names for the same ASGI types
+            return
+        try:
+            self._door.check("POST", BATCHES, principal, scope)
+        except ForbiddenError as error:
+            answer = ErrorAnswer(error="forbidden", detail=str(error))
+            await respond(send, 403, answer, [(b"connection", b"close")])
+            return
+        await self._endpoint(scope, receive, send, principal.cluster)
 
 
 @get("/openapi.json", include_in_schema=False)
@@ -43,13 +69,22 @@ async def openapi_document(request: Request[Any, Any, Any]) -> dict[str, Any]:
     return request.app.openapi_schema.to_schema()
 
 
-def build_api(queries: Queries, status: HubStatus) -> Litestar:
+def tenant_of(request: Request[Any, Principal, Any]) -> str | None:
+    """Return the only tenant whose allocations the request may see, or None for every one."""
+    return request.auth.tenant
+
+
+def build_api(door: Door, queries: Queries, clusters: Clusters, audit: Audit, status: HubStatus) -> Litestar:
     """Build everything but the batches."""
     return Litestar(
-        route_handlers=[Allocations, Fleet, Health, openapi_document],
+        route_handlers=[Allocations, ClusterRoutes, Fleet, AuditRoutes, Health, openapi_document],
+        guards=[door.guard],
         dependencies={
             "queries": Provide(lambda: queries, sync_to_thread=False),
+            "clusters": Provide(lambda: clusters, sync_to_thread=False),
+            "audit": Provide(lambda: audit, sync_to_thread=False),
             "status": Provide(lambda: status, sync_to_thread=False),
+            "tenant": Provide(tenant_of, sync_to_thread=False),
         },
         exception_handlers=HANDLERS,
         request_max_body_size=MAX_QUESTION_BYTES,
@@ -57,8 +92,9 @@ def build_api(queries: Queries, status: HubStatus) -> Litestar:
         openapi_config=OpenAPIConfig(
             title="gpufleet",
             version=__version__,
-            description="Truthful GPU telemetry: allocations, machines, GPUs, senders. "
+            description="Truthful GPU telemetry: allocations, clusters, machines, GPUs, senders. "
             "Batches are posted to /v1/batches in a format of their own.",
             path="/openapi",
+            render_plugins=(JsonRenderPlugin(),),  # the others fetch code from elsewhere into the reader's browser
         ),
     )

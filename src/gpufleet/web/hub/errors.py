@@ -12,6 +12,7 @@ from gpufleet.hub.history import QuestionError
 from gpufleet.hub.queries import AmbiguousError
 from gpufleet.model.answer import ErrorAnswer
 from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError, StoreError
+from gpufleet.web.hub.door import ForbiddenError
 
 LOG = logging.getLogger(__name__)
 
@@ -26,6 +27,10 @@ def _answer(status: int, error: ErrorAnswer) -> Response[ErrorAnswer]:
 
 def _question(_: AnyRequest, error: QuestionError) -> Response[ErrorAnswer]:
     return _answer(400, ErrorAnswer(error="bad_request", detail=str(error), field=error.field))
+
+
+def _forbidden(_: AnyRequest, error: ForbiddenError) -> Response[ErrorAnswer]:
+    return _answer(403, ErrorAnswer(error="forbidden", detail=str(error)))
 
 
 def _not_found(_: AnyRequest, error: NotFoundError) -> Response[ErrorAnswer]:
@@ -71,6 +76,7 @@ HANDLERS: ExceptionHandlersMap = {
     QuestionError: _question,
     AmbiguousError: _ambiguous,
     ConflictError: _conflict,
+    ForbiddenError: _forbidden,
     NotFoundError: _not_found,
     RegistryError: _unavailable,
     StoreError: _unavailable,

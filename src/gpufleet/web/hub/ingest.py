@@ -3,6 +3,7 @@
     200 {"status": "accepted" | "duplicate", "seq"}    durable: the sender may forget it
     400 bad_batch, bad_version    the body is not a batch, `field` names where
     403 foreign_cluster           its cluster is not served here
+    403 other_cluster             its cluster is not the one that the token is bound to
     405, 408 slow_body, 413 too_large, 415 bad_content_type
     503 overloaded, log_full      with Retry-After: send it again
 
@@ -10,28 +11,19 @@ Nothing but 200 is an acknowledgement.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
-
-import msgspec
 
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.hub.counters import Counters
-from gpufleet.hub.ingest import ForeignClusterError, Ingest, Taken
+from gpufleet.hub.ingest import ForeignClusterError, Ingest, OtherClusterError, Taken
 from gpufleet.hub.pressure import Pressure
 from gpufleet.model.answer import ErrorAnswer
 from gpufleet.model.errors import SpoolError, WireError, WireLimitError, WireVersionError
 from gpufleet.ports import Clock
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from gpufleet.web.hub.respond import Receive, Scope, Send, header, respond
 
 RETRY_AFTER_SECONDS = 2
 
 _CONTENT_TYPES = {CONTENT_TYPE, "application/msgpack", "application/x-msgpack"}
-_ENCODER = msgspec.json.Encoder()
 
 
 class _RefusedError(Exception):
@@ -67,12 +59,12 @@ class BatchEndpoint:
         self._max_body = max_body_bytes
         self._timeout = body_timeout_seconds
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, bound_to: str | None = None) -> None:
+        """Answer one request; `bound_to` is the only cluster that who asks may post for, if there is one."""
         body = _Body(self._pressure, self._max_body)
         try:
             self._check_head(scope)
-            taken = await self._take(body, scope, receive)
+            taken = await self._take(body, scope, receive, bound_to)
         except _GoneError:
             self._counters.rejected["client_gone"] += 1
             return
@@ -93,7 +85,7 @@ class BatchEndpoint:
         if _header(scope, b"content-encoding").lower() not in ("", "identity"):
             raise _RefusedError(415, "bad_content_type", "a batch compresses itself", "Content-Encoding")
 
-    async def _take(self, body: "_Body", scope: Scope, receive: Receive) -> Taken:
+    async def _take(self, body: "_Body", scope: Scope, receive: Receive, bound_to: str | None) -> Taken:
         body.expect(_header(scope, b"content-length"))
         try:
             async with asyncio.timeout(self._timeout):
@@ -104,13 +96,15 @@ class BatchEndpoint:
         self._counters.received_bodies += 1
         self._counters.received_bytes += len(content)
         try:
-            return await self._ingest.take(content, self._clock.now_ns())
+            return await self._ingest.take(content, self._clock.now_ns(), bound_to)
         except WireVersionError as error:
             raise _RefusedError(400, "bad_version", str(error), error.field) from error
         except WireLimitError as error:
             raise _RefusedError(413, "too_large", str(error), error.field) from error
         except WireError as error:
             raise _RefusedError(400, "bad_batch", str(error), error.field) from error
+        except OtherClusterError as error:
+            raise _RefusedError(403, "other_cluster", str(error), "cluster") from error
         except ForeignClusterError as error:
             raise _RefusedError(403, "foreign_cluster", str(error), "cluster") from error
         except SpoolError as error:
@@ -157,19 +151,13 @@ class _Body:
 
 
 def _header(scope: Scope, name: bytes) -> str:
-    for key, value in scope["headers"]:
-        if key == name:
-            text: bytes = value
-            return text.decode("latin-1")
-    return ""
+    return next(iter(header(scope, name)), "")
 
 
 async def _respond(send: Send, status: int, answer: Taken | ErrorAnswer) -> None:
-    body = _ENCODER.encode(answer)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    more: list[tuple[bytes, bytes]] = []
     if status == 503:
-        headers.append((b"retry-after", str(RETRY_AFTER_SECONDS).encode()))
+        more.append((b"retry-after", str(RETRY_AFTER_SECONDS).encode()))
     if status in (408, 413, 503):
-        headers.append((b"connection", b"close"))  # what is left of the body is not waited for
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+        more.append((b"connection", b"close"))  # what is left of the body is not waited for
+    await respond(send, status, answer, more)

@@ -23,6 +23,7 @@ def render(status: HubStatus) -> bytes:
         ("flushed_rows_total", "Rows of samples written to the store", counters.flushed_rows),
         ("wal_lost_batches_total", "Acknowledged batches that the disk gave back damaged", status.wal_lost),
         ("future_rows_total", "Rows dropped because they were measured in the future", counters.future_rows),
+        ("forbidden_requests_total", "Requests that the token's role does not cover", counters.forbidden),
         ("flush_failures_total", "Flushes that failed and were tried again", counters.flush_failures),
     ):
         _single(page, name, "counter", words, count)
@@ -40,6 +41,13 @@ def render(status: HubStatus) -> bytes:
         at = counters.last_flush_at / NANOS
         _single(page, "last_flush_timestamp_seconds", "gauge", "When the last flush succeeded", at)
     _by_label(page, "rejected_batches_total", "Batches refused, by reason", "reason", counters.rejected)
+    _by_label(
+        page,
+        "unauthenticated_requests_total",
+        "Requests without a token that is taken, by reason",
+        "reason",
+        counters.unauthenticated,
+    )
     _by_label(page, "quarantined_batches_total", "Batches put aside, by step", "step", counters.quarantined)
     _by_label(
         page, "unknown_metrics_total", "Values of metrics that this catalogue lacks", "metric", counters.unknown_metrics

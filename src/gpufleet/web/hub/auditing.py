@@ -1,0 +1,28 @@
+"""Route of the audit log."""
+
+import asyncio
+from typing import Annotated
+
+from litestar import Controller, get
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+
+from gpufleet.model.access import AuditRecord
+from gpufleet.ports import Audit
+
+Before = Annotated[int | None, QueryParameter(description="Only entries of lower numbers than this.", ge=0, lt=2**63)]
+Limit = Annotated[int, QueryParameter(description="At most this many.", ge=1, le=1000)]
+
+
+class AuditRoutes(Controller):
+    """Who wrote what."""
+
+    path = "/v1/audit"
+    tags = ("hub",)
+
+    @get(summary="What was written, and by whom, newest first")
+    async def list_audit(
+        self, audit: NamedDependency[Audit], before: Before = None, limit: Limit = 100
+    ) -> tuple[AuditRecord, ...]:
+        """Return one page; the next one is `before` the last number of this."""
+        return await asyncio.to_thread(audit.newest, before, limit)

@@ -1,0 +1,48 @@
+"""Routes of the clusters."""
+
+from litestar import Controller, Response, delete, get, put
+from litestar.di import NamedDependency
+from litestar.params import FromPath, JSONBody
+
+from gpufleet.hub.clusters import Clusters
+from gpufleet.model.cluster import ClusterRecord, ClusterSpec
+
+
+class ClusterRoutes(Controller):
+    """The clusters that the hub serves."""
+
+    path = "/v1/clusters"
+    tags = ("clusters",)
+
+    @get(summary="Every cluster, closed ones too")
+    async def list_clusters(self, clusters: NamedDependency[Clusters]) -> tuple[ClusterRecord, ...]:
+        """Return them by id."""
+        return await clusters.list_all()
+
+    @put(
+        "/{cluster_id:str}",
+        summary="Register a cluster, or change what belongs to it",
+        description="201 when it had not been registered before. From then on its batches are taken; a closed one is "
+        "open again.",
+    )
+    async def put_cluster(
+        self, cluster_id: FromPath[str], data: JSONBody[ClusterSpec], clusters: NamedDependency[Clusters]
+    ) -> Response[ClusterRecord]:
+        """Keep what belongs to it."""
+        record, is_new = await clusters.put(cluster_id, data)
+        return Response(record, status_code=201 if is_new else 200)
+
+    @get("/{cluster_id:str}", summary="A cluster as it is kept")
+    async def get_cluster(self, cluster_id: FromPath[str], clusters: NamedDependency[Clusters]) -> ClusterRecord:
+        """Return it."""
+        return await clusters.get(cluster_id)
+
+    @delete(
+        "/{cluster_id:str}",
+        summary="Close a cluster: no more batches are taken; nothing is erased",
+        description="409 where the hub's configuration names it.",
+        status_code=200,
+    )
+    async def close_cluster(self, cluster_id: FromPath[str], clusters: NamedDependency[Clusters]) -> ClusterRecord:
+        """Close it; again changes nothing."""
+        return await clusters.close(cluster_id)

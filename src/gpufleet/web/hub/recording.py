@@ -1,0 +1,81 @@
+"""Every write of somebody who may write goes to the audit log before it is answered."""
+
+import asyncio
+import logging
+
+from gpufleet.model.access import AuditEntry, Principal, Role
+from gpufleet.model.answer import ErrorAnswer
+from gpufleet.model.errors import RegistryError
+from gpufleet.model.time import to_datetime
+from gpufleet.ports import Audit, Clock
+from gpufleet.web.hub.respond import Message, Receive, Scope, Send, respond
+
+log = logging.getLogger(__name__)
+
+PATH_CHARACTERS, DETAIL_BYTES = 500, 2_000
+"""What is kept of a path and of a body."""
+
+_READS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Recorder:
+    """Puts itself between a request and its answer where that is to be recorded."""
+
+    def __init__(self, audit: Audit, clock: Clock) -> None:
+        self._audit = audit
+        self._clock = clock
+
+    def between(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> tuple[Receive, Send]:
+        """Return what to receive from and send to instead."""
+        if scope["method"] in _READS or Role.ADMIN not in principal.roles:
+            return receive, send
+        recorded = _Recorded(self._audit, self._clock, scope, receive, send, principal)
+        return recorded.receive, recorded.send
+
+
+class _Recorded:
+    def __init__(
+        self, audit: Audit, clock: Clock, scope: Scope, receive: Receive, send: Send, principal: Principal
+    ) -> None:
+        self._audit, self._clock = audit, clock
+        self._method, self._path, self._actor = scope["method"], scope["path"], principal.id
+        self._receive, self._send = receive, send
+        self._asked = b""
+        self._replaced = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if len(self._asked) < DETAIL_BYTES:
+            self._asked = (self._asked + message.get("body", b""))[:DETAIL_BYTES]
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self._replaced:
+            return
+        if message["type"] == "http.response.start" and not await self._record(message["status"]):
+            self._replaced = True
+            words = "it may be done, but could not be recorded: look, and ask again"
+            await respond(self._send, 503, ErrorAnswer(error="not_recorded", detail=words))
+            return
+        await self._send(message)
+
+    async def _record(self, status: int) -> bool:
+        entry = AuditEntry(
+            at=to_datetime(self._clock.now_ns()),
+            actor=self._actor,
+            method=self._method,
+            path=_plain(self._path[:PATH_CHARACTERS]),
+            status=status,
+            detail=_plain(self._asked.decode("utf-8", "replace")),
+        )
+        try:
+            await asyncio.to_thread(self._audit.append, entry)
+        except RegistryError as error:
+            log.error("not in the audit log: %s %s by %s, %d: %s", entry.method, entry.path, entry.actor, status, error)
+            return False
+        return True
+
+
+def _plain(text: str) -> str:
+    """Take out what not every database can keep."""
+    return text.encode("utf-8", "replace").decode().replace("\x00", "�")
