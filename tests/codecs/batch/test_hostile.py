@@ -259,3 +259,8 @@ def test_a_large_batch_within_the_limits_is_read() -> None:
     block.columns = [column * rows for column in block.columns]
     body = encode_wire(wire)
     assert decode(body) == wire
+
+
+def test_a_lone_surrogate_is_refused_by_the_encoder_in_its_own_words() -> None:
+    with pytest.raises(WireError, match="lone surrogate"):
+        encode(msgspec.structs.replace(EXAMPLE, sender="node-\ud800"))

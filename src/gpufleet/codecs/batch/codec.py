@@ -43,7 +43,10 @@ def encode(batch: Batch, *, compress: bool = True) -> bytes:
 def encode_wire(wire: WireBatch, *, compress: bool = True) -> bytes:
     """Turn columns into the body of a post; raises as `encode`."""
     check(wire, _DEFAULT_LIMITS)
-    message = _ENCODER.encode(wire)
+    try:
+        message = _ENCODER.encode(wire)
+    except UnicodeEncodeError as error:
+        raise WireError("", f"a text with a lone surrogate, which UTF-8 cannot say: {error.object[:100]!r}") from error
     if len(message) > _DEFAULT_LIMITS.message_bytes:
         raise WireLimitError("", f"message of {len(message)} bytes, more than {_DEFAULT_LIMITS.message_bytes}")
     if len(message) >= MEASURED_FROM:
