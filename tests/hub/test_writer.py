@@ -133,6 +133,17 @@ def test_a_store_that_had_it_all_before_the_crash_gets_the_same_token_and_ids(hu
     assert ids == {(hub.registry.machines()[0].id,)}
 
 
+def test_a_log_and_registry_restored_from_an_older_copy_lose_nothing_that_comes_after(hub: Hub) -> None:
+    hub.writer.flush(records(1, 2))
+    hub.registry.close()
+    for path in hub.folder.glob("registry.sqlite*"):
+        path.unlink()
+    hub.start()
+    later = [WalRecord(seq, NOW + 10, body(seq + 10, NOW + seq + 10)) for seq in (1, 2)]
+    assert hub.writer.flush(later) == [1, 2]
+    assert hub.store.seqs == [1, 2, 11, 12]
+
+
 def test_an_intent_whose_records_are_gone_is_given_up(hub: Hub) -> None:
     hub.registry.begin_flush(FlushIntent(wal=WAL, token="t", records={1: ("m-1",)}))
     hub.start()

@@ -9,6 +9,7 @@ Everything here blocks and runs on the writer's thread.
 """
 
 import logging
+import secrets
 from collections.abc import Sequence
 
 import msgspec
@@ -63,6 +64,8 @@ class Writer:
         max_cells: int = MAX_CELLS,
     ) -> None:
         self._wal = wal
+        # A log or registry restored from an older copy counts again from where it was, and the store remembers.
+        self._run = secrets.token_hex(8)
         self._max_cells = max_cells
         self._store = store
         self._registry = registry
@@ -146,7 +149,7 @@ class Writer:
         first, last = items[0].record.seq, items[-1].record.seq
         intent = FlushIntent(
             wal=self._wal,
-            token=f"{self._wal}-{first}-{last}",
+            token=f"{self._wal}-{self._run}-{first}-{last}",
             records={item.record.seq: item.accepted.machine_ids for item in items},
         )
         self._registry.begin_flush(intent)
