@@ -67,7 +67,7 @@ class Agent:
         self._clock = clock
         self._render = render
         self._delivery = delivery
-        self._refresh_seconds = intervals[Lane.FAST]
+        self._refresh_seconds = min(intervals.values())
         self._loops = [
             ReaderLoop(reader, intervals=intervals, timeout_seconds=seconds, clock=clock, report=self._take)
             for reader, seconds in readers

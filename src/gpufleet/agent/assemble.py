@@ -32,7 +32,9 @@ def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str
         now_ns: nanoseconds since 1970; the document's time when nothing has been measured yet.
         capabilities: what this agent can do beside reading, to `available` or why not.
     """
-    devices = [device for device in _seen_devices(state, now) if not _superseded(device, state)]
+    devices = [
+        _device(key, kept, state, now) for key, kept in state.views().items() if not _superseded(kept, state, now)
+    ]
     shown = {device.pci_address for device in devices if device.pci_address}
     devices += [
         _pci_device(view, absent, state.inventory.at if state.inventory else now_ns)
@@ -58,10 +60,6 @@ def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str
         capabilities={**_reader_capabilities(state), **capabilities},
         aggregate=aggregate([device.readings for device in devices if device.kind is ViewKind.GPU]),
     )
-
-
-def _seen_devices(state: State, now: float) -> list[Device]:
-    return [_device(key, kept, state, now) for key, kept in state.views().items()]
 
 
 def _device(key: str, kept: Mapping[Source, Kept], state: State, now: float) -> Device:
@@ -90,14 +88,19 @@ def _view(kept: Mapping[Source, Kept]) -> View:
     return best.sample.view
 
 
-def _superseded(device: Device, state: State) -> bool:
-    """Whether a device that has gone silent is known, from the PCI bus, to be the driver's no longer."""
-    if state.inventory is None or device.pci_address is None:
+def _superseded(kept: Mapping[Source, Kept], state: State, now: float) -> bool:
+    """Whether a device that has gone silent is known, from the PCI bus, to be the driver's no longer.
+
+    Its fastest lane tells that it is silent: what slower ones read before may not be old enough to be stale.
+    """
+    address = _view(kept).pci_address
+    if state.inventory is None or address is None:
         return False
-    if any(reading.absent is not Reason.STALE for reading in device.readings.values()):
+    fastest = min(kept, key=lambda source: state.statuses[source].interval_seconds)
+    if not state.is_stale(*fastest, kept[fastest].ended, now):
         return False
     drivers = {function.address: function.driver for function in state.inventory.functions}
-    return drivers.get(device.pci_address) != NVIDIA
+    return drivers.get(address) != NVIDIA and state.inventory.ended > max(one.ended for one in kept.values())
 
 
 def _pci_device(view: View, absent: Absent, at: int) -> Device:
