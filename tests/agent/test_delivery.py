@@ -2,20 +2,24 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from gpufleet.agent.memory import Memory
 from gpufleet.agent.outbox import Outbox
 from gpufleet.agent.push import Pusher
-from gpufleet.agent.refused import MAX_FILES, Refused
+from gpufleet.agent.queue import LIVE_RECORDS, Queue
 from gpufleet.codecs.batch import decode
 from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.wire import WireBatch
+from gpufleet.sending.pace import Pace
+from gpufleet.sending.post import HubClient
+from gpufleet.sending.refused import MAX_FILES, Refused
 from gpufleet.spool import Spool
 from tests.fakes.clock import FakeClock
 from tests.fakes.hub import FakeHub
@@ -35,23 +39,52 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
+class Rig:
+    """A queue that a test can look into."""
+
+    def __init__(self, folder: Path, *, segment_bytes: int = 8 << 20, memory_bytes: int = 1 << 20) -> None:
+        self.memory = Memory(memory_bytes)
+        self.opened: list[Spool] = []
+        self.queue = Queue(lambda: self._open(folder, segment_bytes), self.memory)
+
+    def _open(self, folder: Path, segment_bytes: int) -> Spool:
+        spool = Spool.open(folder, max_bytes=1 << 20, segment_bytes=segment_bytes)
+        self.opened.append(spool)
+        return spool
+
+    @property
+    def spool(self) -> Spool:
+        return self.opened[-1]
+
+    async def empty(self) -> bool:
+        return self.queue.records == 0
+
+
 @pytest.fixture
-def spool(tmp_path: Path) -> Iterator[Spool]:
-    spool = Spool.open(tmp_path / "spool", max_bytes=1 << 20)
-    yield spool
-    spool.close()
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    rig = Rig(tmp_path / "spool")
+    await rig.queue.open()
+    yield rig
+    rig.queue.close()
 
 
-def outbox_of(spool: Spool, clock: FakeClock) -> Outbox:
-    return Outbox(spool, cluster="c", sender="s", heartbeat_seconds=30, config_hash="h", clock=clock)
+@pytest.fixture
+def spool(rig: Rig) -> Spool:
+    return rig.spool
+
+
+def outbox_of(rig: Rig, clock: FakeClock) -> Outbox:
+    return Outbox(rig.queue, cluster="c", sender="s", heartbeat_seconds=30, config_hash="h", clock=clock)
 
 
 @contextlib.asynccontextmanager
-async def pushing(spool: Spool, outbox: Outbox, url: str, folder: Path) -> AsyncIterator[Pusher]:
+async def pushing(
+    rig: Rig, outbox: Outbox, url: str, folder: Path, *, per_second: float = 10_000
+) -> AsyncIterator[Pusher]:
     pusher = Pusher(
-        spool,
-        url=url,
-        timeout_seconds=5,
+        rig.queue,
+        HubClient(url, name="test", timeout_seconds=5),
+        backfill=Pace(per_second),
         refused=Refused(folder / "refused"),
         stats=outbox.stats,
         clock=FakeClock(),
@@ -66,8 +99,10 @@ async def pushing(spool: Spool, outbox: Outbox, url: str, folder: Path) -> Async
             await task
 
 
-async def test_heartbeats_keep_their_own_schedule_with_and_without_data(spool: Spool, clock: FakeClock) -> None:
-    outbox = outbox_of(spool, clock)
+async def test_heartbeats_keep_their_own_schedule_with_and_without_data(
+    rig: Rig, spool: Spool, clock: FakeClock
+) -> None:
+    outbox = outbox_of(rig, clock)
     assert await outbox.post(report())
     assert not await outbox.post(None)
     clock.advance(29.9)
@@ -86,35 +121,30 @@ async def test_heartbeats_keep_their_own_schedule_with_and_without_data(spool: S
     assert (last.interval_seconds, last.queue_records, last.config_hash) == (30, 2, "h")
 
 
-async def test_a_batch_that_cannot_be_kept_is_counted_and_told_in_the_next_heartbeat(
-    tmp_path: Path, clock: FakeClock
+async def test_a_batch_that_cannot_be_made_is_counted_and_told_in_the_next_heartbeat(
+    rig: Rig, spool: Spool, clock: FakeClock
 ) -> None:
-    spool = Spool.open(tmp_path / "small", max_bytes=1 << 20, segment_bytes=4096)
-    try:
-        outbox = outbox_of(spool, clock)
-        await outbox.post(None)
-        noise = [
-            Sample(view=None, reader="host", lane=Lane.FAST, measured_at=at, values={"host_load_1m": hash(str(at)) / 7})
-            for at in range(1, 2000)
-        ]
-        assert not await outbox.post(MachineReport(machine=Machine(name="m"), samples=tuple(noise)))
-        assert outbox.stats.lost == 1
-        clock.advance(30)
-        assert await outbox.post(None)
-        heartbeat = decode(spool.read(max_records=9, max_bytes=1 << 20)[-1][1]).heartbeat
-        assert heartbeat is not None
-        assert heartbeat.dropped_total == 1
-        assert spool.next_seq == 3
-    finally:
-        spool.close()
+    outbox = outbox_of(rig, clock)
+    await outbox.post(None)
+    assert not await outbox.post(MachineReport(machine=Machine(name="\ud800")))
+    assert outbox.stats.lost == 1
+    clock.advance(30)
+    assert await outbox.post(None)
+    heartbeat = decode(spool.read(max_records=9, max_bytes=1 << 20)[-1][1]).heartbeat
+    assert heartbeat is not None
+    assert heartbeat.dropped_total == 1
+    assert spool.next_seq == 3
 
 
-async def test_everything_arrives_in_order_and_leaves_the_spool(spool: Spool, clock: FakeClock, tmp_path: Path) -> None:
-    outbox = outbox_of(spool, clock)
-    async with FakeHub.running() as hub, pushing(spool, outbox, hub.url + "/", tmp_path) as pusher:
+async def test_everything_arrives_in_order_and_leaves_the_spool(
+    rig: Rig, spool: Spool, clock: FakeClock, tmp_path: Path
+) -> None:
+    outbox = outbox_of(rig, clock)
+    async with FakeHub.running() as hub, pushing(rig, outbox, hub.url + "/", tmp_path) as pusher:
         for number in range(1, 6):
             await outbox.post(report(number))
             pusher.wake()
+            await wait_until_async(rig.empty)
 
         async def empty() -> bool:
             return spool.depth.records == 0
@@ -125,12 +155,14 @@ async def test_everything_arrives_in_order_and_leaves_the_spool(spool: Spool, cl
         assert outbox.stats.last_error == ""
 
 
-async def test_a_hub_that_is_down_costs_nothing_but_time(spool: Spool, clock: FakeClock, tmp_path: Path) -> None:
-    outbox = outbox_of(spool, clock)
+async def test_a_hub_that_is_down_costs_nothing_but_time(
+    rig: Rig, spool: Spool, clock: FakeClock, tmp_path: Path
+) -> None:
+    outbox = outbox_of(rig, clock)
     port = free_port()
     for number in range(1, 4):
         await outbox.post(report(number))
-    async with pushing(spool, outbox, f"http://127.0.0.1:{port}", tmp_path):
+    async with pushing(rig, outbox, f"http://127.0.0.1:{port}", tmp_path):
 
         async def failed() -> bool:
             return outbox.stats.failures > 0
@@ -141,21 +173,21 @@ async def test_a_hub_that_is_down_costs_nothing_but_time(spool: Spool, clock: Fa
         async with FakeHub.running(port=port) as hub:
 
             async def delivered() -> bool:
-                return hub.seqs == [1, 2, 3] and outbox.stats.last_error == ""
+                return hub.seqs == [3, 2, 1] and outbox.stats.last_error == ""
 
             await wait_until_async(delivered)
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 429, 408, 401, 403, 404, 307])
 async def test_what_the_hub_does_not_take_now_is_posted_again(
-    spool: Spool, clock: FakeClock, tmp_path: Path, status: int
+    rig: Rig, spool: Spool, clock: FakeClock, tmp_path: Path, status: int
 ) -> None:
     refusals = iter([(status, {"Retry-After": "0"})])
-    outbox = outbox_of(spool, clock)
+    outbox = outbox_of(rig, clock)
     await outbox.post(report())
     async with (
         FakeHub.running(lambda _: next(refusals, (200, {}))) as hub,
-        pushing(spool, outbox, hub.url, tmp_path),
+        pushing(rig, outbox, hub.url, tmp_path),
     ):
 
         async def delivered() -> bool:
@@ -168,45 +200,40 @@ async def test_what_the_hub_does_not_take_now_is_posted_again(
 
 @pytest.mark.parametrize("status", [400, 409, 413, 415, 422])
 async def test_a_batch_that_is_refused_for_good_is_set_aside_and_blocks_nobody(
-    spool: Spool, clock: FakeClock, tmp_path: Path, status: int
+    rig: Rig, spool: Spool, clock: FakeClock, tmp_path: Path, status: int
 ) -> None:
     def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
         return (status if batch.seq == 2 else 200), {}
 
-    outbox = outbox_of(spool, clock)
+    outbox = outbox_of(rig, clock)
     for number in range(1, 4):
         await outbox.post(report(number))
-    async with FakeHub.running(answer) as hub, pushing(spool, outbox, hub.url, tmp_path):
+    async with FakeHub.running(answer) as hub, pushing(rig, outbox, hub.url, tmp_path):
 
         async def empty() -> bool:
             return spool.depth.records == 0
 
         await wait_until_async(empty)
-        assert hub.seqs == [1, 3]
-        assert [batch.seq for batch in hub.posts] == [1, 2, 3]
+        assert hub.seqs == [3, 1]
+        assert [batch.seq for batch in hub.posts] == [3, 2, 1]
     (file,) = (tmp_path / "refused").iterdir()
     assert decode(file.read_bytes()).seq == 2
     assert (outbox.stats.refused, outbox.stats.acknowledged) == (1, 2)
 
 
 async def test_what_was_not_delivered_is_delivered_by_the_next_process(tmp_path: Path, clock: FakeClock) -> None:
-    spool = Spool.open(tmp_path / "spool", max_bytes=1 << 20)
-    epoch = spool.epoch
-    await outbox_of(spool, clock).post(report(1))
-    spool.close()
-    spool = Spool.open(tmp_path / "spool", max_bytes=1 << 20)
-    try:
-        outbox = outbox_of(spool, clock)
-        await outbox.post(report(2))
-        async with FakeHub.running() as hub, pushing(spool, outbox, hub.url, tmp_path):
-
-            async def delivered() -> bool:
-                return hub.seqs == [1, 2]
-
-            await wait_until_async(delivered)
-            assert {batch.epoch for batch in hub.taken} == {epoch}
-    finally:
-        spool.close()
+    first, second = Rig(tmp_path / "spool"), Rig(tmp_path / "spool")
+    await first.queue.open()
+    await outbox_of(first, clock).post(report(1))
+    first.queue.close()
+    await second.queue.open()
+    outbox = outbox_of(second, clock)
+    await outbox.post(report(2))
+    async with FakeHub.running() as hub, pushing(second, outbox, hub.url, tmp_path):
+        await wait_until_async(second.empty)
+        assert sorted(hub.seqs) == [1, 2]
+        assert {batch.epoch for batch in hub.taken} == {first.spool.epoch}
+    second.queue.close()
 
 
 async def test_refused_batches_are_kept_in_a_bounded_number(tmp_path: Path) -> None:
@@ -221,3 +248,75 @@ async def test_refused_batches_are_kept_in_a_bounded_number(tmp_path: Path) -> N
 async def test_where_refused_batches_cannot_be_kept_the_answer_says_so(tmp_path: Path) -> None:
     (tmp_path / "refused").write_text("a file in the way")
     assert "nothing (" in await Refused(tmp_path / "refused").keep("e" * 32, 1, b"x")
+
+
+class TestAfterAnOutage:
+    async def test_the_newest_go_first_and_the_rest_in_order(self, rig: Rig, clock: FakeClock, tmp_path: Path) -> None:
+        outbox = outbox_of(rig, clock)
+        count = LIVE_RECORDS + 20
+        for number in range(1, count + 1):
+            await outbox.post(report(number))
+        async with FakeHub.running() as hub, pushing(rig, outbox, hub.url, tmp_path):
+            await wait_until_async(rig.empty)
+        assert hub.seqs == [*range(count, 20, -1), *range(1, 21)]
+
+    async def test_what_waited_goes_at_its_rate_and_what_is_new_at_once(
+        self, rig: Rig, clock: FakeClock, tmp_path: Path
+    ) -> None:
+        outbox = outbox_of(rig, clock)
+        for number in range(1, LIVE_RECORDS + 1001):
+            await outbox.post(report(number))
+        started = asyncio.get_running_loop().time()
+        async with FakeHub.running() as hub, pushing(rig, outbox, hub.url, tmp_path, per_second=20) as pusher:
+
+            async def some_backlog() -> bool:
+                return sum(seq <= 1000 for seq in hub.seqs) >= 5
+
+            await wait_until_async(some_backlog)
+            await outbox.post(report(9999))
+            pusher.wake()
+
+            async def newest() -> bool:
+                return LIVE_RECORDS + 1001 in hub.seqs
+
+            await wait_until_async(newest)
+            old = sum(seq <= 1000 for seq in hub.seqs)
+            assert old <= 1 + 20 * (asyncio.get_running_loop().time() - started)
+            assert [seq for seq in hub.seqs if seq <= 1000] == list(range(1, old + 1))
+
+    async def test_a_last_flush_does_not_keep_to_the_rate(self, rig: Rig, clock: FakeClock, tmp_path: Path) -> None:
+        outbox = outbox_of(rig, clock)
+        for number in range(1, LIVE_RECORDS + 51):
+            await outbox.post(report(number))
+        async with FakeHub.running() as hub:
+            pusher = Pusher(
+                rig.queue,
+                HubClient(hub.url, name="test", timeout_seconds=5),
+                backfill=Pace(0.1),
+                refused=Refused(tmp_path / "refused"),
+                stats=outbox.stats,
+                clock=clock,
+            )
+            await pusher.flush()
+            assert len(hub.seqs) == LIVE_RECORDS + 50
+
+
+async def test_a_heartbeat_tells_the_oldest_measurement_that_waits(rig: Rig, spool: Spool, clock: FakeClock) -> None:
+    outbox = outbox_of(rig, clock)
+
+    async def told() -> int | None:
+        clock.advance(30)
+        await outbox.post(None)
+        ((_, body),) = spool.read_newest(max_records=1, max_bytes=1 << 20)
+        heartbeat = decode(body).heartbeat
+        assert heartbeat is not None
+        return heartbeat.oldest_unsent
+
+    assert await told() is None
+    for number in (70, 80, 90):
+        await outbox.post(report(number))
+    assert await told() == clock.now_ns() - 30 * 10**9  # of the heartbeat alone, when it was made
+    spool.acknowledge([1])
+    assert await told() == 70
+    spool.acknowledge([2, 3])
+    assert await told() == 90

@@ -3,23 +3,23 @@
 import logging
 
 from gpufleet import __version__
+from gpufleet.agent.queue import Queue, Queued
 from gpufleet.agent.stats import QueueStats, SendStats
-from gpufleet.codecs.batch import encode
+from gpufleet.codecs.batch import decode, encode
 from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.errors import SpoolError, WireError
 from gpufleet.model.status import Heartbeat
 from gpufleet.ports import Clock
-from gpufleet.spool import Spool
 
 log = logging.getLogger(__name__)
 
 
 class Outbox:
-    """Makes batches and puts them in the queue. What cannot be put is counted as lost, and said in heartbeats."""
+    """Makes batches and puts them in the queue. What is lost is counted, and said in heartbeats."""
 
     def __init__(
         self,
-        queue: Spool,
+        queue: Queue,
         *,
         cluster: str,
         sender: str,
@@ -36,7 +36,9 @@ class Outbox:
         self._clock = clock
         self._started_at = clock.now_ns()
         self._next_heartbeat = clock.monotonic()
+        self._not_made = 0
         self._failing = False
+        self._oldest: tuple[str, int, int] | None = None  # epoch, number, and when it was measured
         self.stats = SendStats()
 
     def heartbeat_due_in(self) -> float:
@@ -45,40 +47,55 @@ class Outbox:
 
     def queue_stats(self) -> QueueStats:
         """Return the queue as it is now."""
-        depth = self._queue.depth
-        return QueueStats(records=depth.records, bytes=depth.bytes, dropped=self._queue.dropped_total)
+        queue = self._queue
+        return QueueStats(
+            records=queue.records, bytes=queue.waiting_bytes, dropped=queue.dropped, in_memory=queue.memory_records
+        )
 
     async def post(self, report: MachineReport | None) -> bool:
         """Put the report in the queue, with a heartbeat if one is due; say whether there is a new record."""
         beats = self.heartbeat_due_in() == 0.0
         if report is None and not beats:
             return False
-        batch = Batch(
-            cluster=self._cluster,
-            sender=self._sender,
-            epoch=self._queue.epoch,
-            seq=self._queue.next_seq,
-            sent_at=self._clock.now_ns(),
-            heartbeat=self._heartbeat() if beats else None,
-            reports=() if report is None else (report,),
-        )
+        sent_at = self._clock.now_ns()
+        heartbeat = await self._heartbeat() if beats else None
+
+        def make(epoch: str, seq: int) -> bytes:
+            return encode(
+                Batch(
+                    cluster=self._cluster,
+                    sender=self._sender,
+                    epoch=epoch,
+                    seq=seq,
+                    sent_at=sent_at,
+                    heartbeat=heartbeat,
+                    reports=() if report is None else (report,),
+                )
+            )
+
         try:
-            await self._queue.put(encode(batch))
-        except (SpoolError, WireError, UnicodeEncodeError) as error:
-            self.stats.lost += 1
+            await self._queue.put(make)
+        except (SpoolError, WireError) as error:
+            self._not_made += 1
+            self.stats.lost = self._lost
             if not self._failing:
                 log.error("a batch is lost, and so are those after it until this is mended: %s", error)
             self._failing = True
             return False
         if self._failing:
-            log.info("batches are kept again; %d were lost", self.stats.lost)
+            log.info("batches are made again; %d were lost", self._lost)
         self._failing = False
         self.stats.batches += 1
+        self.stats.lost = self._lost
         if beats:
             self._next_heartbeat = self._clock.monotonic() + self._heartbeat_seconds
         return True
 
-    def _heartbeat(self) -> Heartbeat:
+    @property
+    def _lost(self) -> int:
+        return self._not_made + self._queue.lost
+
+    async def _heartbeat(self) -> Heartbeat:
         queue = self.queue_stats()
         return Heartbeat(
             interval_seconds=self._heartbeat_seconds,
@@ -87,5 +104,25 @@ class Outbox:
             config_hash=self._config_hash,
             queue_records=queue.records,
             queue_bytes=queue.bytes,
-            dropped_total=queue.dropped + self.stats.lost,
+            oldest_unsent=await self._oldest_unsent(),
+            dropped_total=queue.dropped + self._lost,
         )
+
+    async def _oldest_unsent(self) -> int | None:
+        """Return when the oldest batch that waits was measured. It is read once, however long it waits."""
+        try:
+            oldest = await self._queue.oldest()
+        except SpoolError:
+            return None  # unknown; the pusher, which reads the same, counts and says it
+        if oldest is None:
+            return None
+        if self._oldest is None or self._oldest[:2] != (oldest.epoch, oldest.seq):
+            self._oldest = (oldest.epoch, oldest.seq, _measured_at(oldest))
+        return self._oldest[2]
+
+
+def _measured_at(one: Queued) -> int:
+    """Return the first instant of a batch's measurements; when it was made if it has none."""
+    batch = decode(one.body)
+    times = [block.measured_at for block in batch.samples] + [block.measured_at for block in batch.dims]
+    return min((min(some) for some in times if some), default=batch.sent_at)

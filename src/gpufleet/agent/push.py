@@ -1,38 +1,28 @@
-"""Posts batches to the hub, oldest first, until each is taken.
+"""Posts batches to the hub until each is taken: the newest first, then what waits from before at a bounded rate.
 
-What the hub does not take now (no answer, 5xx, 408, 429), or not from anybody at this address or not yet of this
-cluster (401, 403, 404, 405, 407, redirects), waits on disk and is posted again. Any other 4xx is about that one
-batch: it is set aside, so that one bad batch costs itself and not the ones behind it.
+So after an outage the hub knows at once how things stand, and learns in its own time how they were. One bad batch
+costs itself and not the ones behind it: it is set aside.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
-import ssl
 from collections.abc import Callable
-from datetime import UTC, datetime
 
-import aiohttp
-
-from gpufleet import __version__
-from gpufleet.agent.backoff import parse_retry_after, retry_delay
-from gpufleet.agent.refused import Refused
+from gpufleet.agent.queue import Queue, Queued
 from gpufleet.agent.stats import SendStats
-from gpufleet.codecs.batch import CONTENT_TYPE
-from gpufleet.model.errors import ConfigError, SpoolError
+from gpufleet.model.errors import SpoolError
 from gpufleet.ports import Clock
-from gpufleet.spool import Spool
+from gpufleet.sending.backoff import retry_delay
+from gpufleet.sending.pace import Pace
+from gpufleet.sending.post import HubClient, Verdict
+from gpufleet.sending.refused import Refused
 
 log = logging.getLogger(__name__)
 
-READ_RECORDS = 64
-READ_BYTES = 16 << 20
-ANSWER_BYTES = 64 << 10
-
 NOT_DURABLE_SECONDS = 0.05
 """Pause for a record that is in the queue and not on the disk yet."""
-
-_LATER = frozenset({401, 403, 404, 405, 407, 408, 425, 429})
 
 
 class _NotNowError(Exception):
@@ -48,30 +38,25 @@ class Pusher:
 
     def __init__(
         self,
-        queue: Spool,
+        queue: Queue,
+        hub: HubClient,
         *,
-        url: str,
-        timeout_seconds: float,
+        backfill: Pace,
         refused: Refused,
         stats: SendStats,
         clock: Clock,
-        token: Callable[[], str] | None = None,
-        tls: ssl.SSLContext | None = None,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Take the queue, the hub's root, and where refused batches go.
+        """Take the queue, the hub, how fast old batches go, and where refused ones go.
 
-        `token` gives the token to present now, and raises ConfigError where there is none to be had; `tls` decides
-        which hubs are trusted, the system's authorities unless given; `jitter` gives numbers from 0 to 1.
+        `jitter` gives numbers from 0 to 1.
         """
         self._queue = queue
-        self._url = f"{url.rstrip('/')}/v1/batches"
-        self._timeout = timeout_seconds
+        self._hub = hub
+        self._backfill = backfill
         self._refused = refused
         self._stats = stats
         self._clock = clock
-        self._token = token
-        self._tls = tls
         self._jitter = jitter
         self._new = asyncio.Event()
         self._failures = 0
@@ -82,89 +67,91 @@ class Pusher:
 
     async def run(self) -> None:
         """Post until cancelled."""
-        async with self._session() as session:
+        async with self._hub:
             while True:
+                self._new.clear()
                 try:
-                    await self._post_all(session)
+                    pause = await self._post_due()
                 except _NotNowError as error:
                     await asyncio.sleep(retry_delay(self._failures, error.retry_after, self._jitter()))
                     continue
-                self._new.clear()
-                if self._queue.depth.records == 0:
-                    await self._new.wait()
-                else:
-                    await asyncio.sleep(NOT_DURABLE_SECONDS)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._new.wait()
 
     async def flush(self) -> None:
-        """Post what waits, once; what the hub does not take stays on disk."""
-        async with self._session() as session:
+        """Post what waits, once, without regard to the rate; what the hub does not take stays where it is."""
+        async with self._hub:
             try:
-                await self._post_all(session)
+                while True:
+                    await self._post_live()
+                    if not await self._post_oldest():
+                        return
             except _NotNowError as error:
-                log.info("%d batches stay in the spool: %s", self._queue.depth.records, error)
+                log.info("%d batches stay in the spool: %s", self._queue.records, error)
 
-    def _session(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=self._timeout),
-            headers={"Content-Type": CONTENT_TYPE, "User-Agent": f"gpufleet-agent/{__version__}"},
-            connector=aiohttp.TCPConnector(limit=1, ssl=self._tls or True),
-        )
+    async def _post_due(self) -> float | None:
+        """Post all that may go now; return the seconds until more may, or None when only a new record can."""
+        while True:
+            await self._post_live()
+            if self._queue.records == 0:
+                return None
+            if self._backfill.delay > 0:
+                return self._backfill.delay
+            if not await self._post_oldest():
+                return NOT_DURABLE_SECONDS
+            self._backfill.step()
 
-    async def _post_all(self, session: aiohttp.ClientSession) -> None:
-        while records := await self._read():
-            for seq, body in records:
-                await self._post(session, seq, body)
+    async def _post_live(self) -> None:
+        while waiting := await self._live():
+            for one in waiting:
+                await self._post(one)
 
-    async def _read(self) -> list[tuple[int, bytes]]:
+    async def _post_oldest(self) -> bool:
         try:
-            return await asyncio.to_thread(self._queue.read, max_records=READ_RECORDS, max_bytes=READ_BYTES)
+            oldest = await self._queue.oldest()
         except SpoolError as error:
-            self._fail(f"the spool cannot be read: {error}")
-            raise _NotNowError(str(error)) from error
+            raise self._unreadable(error) from error
+        if oldest is not None:
+            await self._post(oldest)
+        return oldest is not None
 
-    async def _post(self, session: aiohttp.ClientSession, seq: int, body: bytes) -> None:
-        headers = self._authorization()
+    async def _live(self) -> list[Queued]:
         try:
-            async with session.post(self._url, data=body, headers=headers, allow_redirects=False) as answer:
-                status = answer.status
-                retry_after = parse_retry_after(answer.headers.get("Retry-After", ""), datetime.now(UTC))
-                words = (await answer.content.read(ANSWER_BYTES)).decode("utf-8", "replace").strip()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            self._fail(f"{self._url}: {words}")
-            raise _NotNowError(words) from error
-        if 200 <= status < 300:
-            await self._taken(seq)
-        elif 400 <= status < 500 and status not in _LATER:
-            await self._set_aside(seq, body, status, words)
-        else:
-            self._fail(f"{self._url} answers {status}: {words[:300]}")
-            raise _NotNowError(f"answered {status}", retry_after)
+            return await self._queue.live()
+        except SpoolError as error:
+            raise self._unreadable(error) from error
 
-    def _authorization(self) -> dict[str, str]:
-        if self._token is None:
-            return {}
-        try:
-            return {"Authorization": f"Bearer {self._token()}"}
-        except ConfigError as error:
-            self._fail(str(error))
-            raise _NotNowError(str(error)) from error
+    def _unreadable(self, error: SpoolError) -> _NotNowError:
+        self._fail(f"the spool cannot be read: {error}")
+        return _NotNowError(str(error))
 
-    async def _taken(self, seq: int) -> None:
-        await asyncio.to_thread(self._queue.acknowledge, [seq])
+    async def _post(self, one: Queued) -> None:
+        answer = await self._hub.post(one.body)
+        match answer.verdict:
+            case Verdict.TAKEN:
+                await self._taken(one)
+            case Verdict.REFUSED:
+                await self._set_aside(one, f"{self._hub.url} refuses batch {one.seq}: {answer}")
+            case Verdict.LATER:
+                self._fail(f"{self._hub.url}: {answer}")
+                raise _NotNowError(str(answer), answer.retry_after)
+
+    async def _taken(self, one: Queued) -> None:
+        await self._queue.acknowledge(one)
         if self._failures:
-            log.info("the hub takes batches again; %d waiting", self._queue.depth.records)
+            log.info("the hub takes batches again; %d waiting", self._queue.records)
         self._failures = 0
         self._stats.acknowledged += 1
         self._stats.last_success = self._clock.now_ns()
         self._stats.last_error = ""
 
-    async def _set_aside(self, seq: int, body: bytes, status: int, words: str) -> None:
-        where = await self._refused.keep(self._queue.epoch, seq, body)
-        await asyncio.to_thread(self._queue.acknowledge, [seq])
+    async def _set_aside(self, one: Queued, words: str) -> None:
+        where = await self._refused.keep(one.epoch, one.seq, one.body)
+        await self._queue.acknowledge(one)
         self._stats.refused += 1
-        self._stats.last_error = f"{self._url} refuses batch {seq} with {status}: {words[:300]}"
-        log.error("%s; set aside in %s", self._stats.last_error, where)
+        self._stats.last_error = words
+        log.error("%s; set aside in %s", words, where)
         self._failures = 0
 
     def _fail(self, words: str) -> None:

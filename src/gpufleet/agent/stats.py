@@ -15,7 +15,7 @@ class SendStats(msgspec.Struct):
 
     Attributes:
         batches: made.
-        lost: batches that could not be written to the spool.
+        lost: batches that could not be made, or that the disk refused and memory had no room for.
         acknowledged: batches that the hub has taken.
         refused: batches that the hub will never take, set aside.
         failures: posts that will be made again.
@@ -33,11 +33,18 @@ class SendStats(msgspec.Struct):
 
 
 class QueueStats(msgspec.Struct):
-    """The spool as it is now: records and bytes waiting, and records dropped for want of room."""
+    """What waits as it is now.
+
+    Attributes:
+        records, bytes: that wait, on disk and in memory.
+        dropped: records that the spool dropped, since it was made, for want of room or for their age.
+        in_memory: records that only memory holds, because the disk refused them.
+    """
 
     records: int = 0
     bytes: int = 0
     dropped: int = 0
+    in_memory: int = 0
 
 
 class AgentStats(msgspec.Struct):

@@ -29,7 +29,7 @@ def render_agent_page(snapshot: Snapshot, stats: AgentStats) -> bytes:
 def _send(page: Page, node: str, send: SendStats) -> None:
     for family, words, value in (
         ("gpufleet_batches_total", "Batches made since the agent started", send.batches),
-        ("gpufleet_batches_lost_total", "Batches that could not be written to the spool", send.lost),
+        ("gpufleet_batches_lost_total", "Batches that neither disk nor memory could keep", send.lost),
         ("gpufleet_batches_acknowledged_total", "Batches that the hub has taken", send.acknowledged),
         ("gpufleet_batches_refused_total", "Batches that the hub will never take, set aside", send.refused),
         ("gpufleet_push_failures_total", "Posts to the hub that failed and are made again", send.failures),
@@ -46,7 +46,9 @@ def _queue(page: Page, node: str, queue: QueueStats) -> None:
     page.add("gpufleet_spool_records", node, queue.records)
     _gauge(page, "gpufleet_spool_bytes", "Bytes waiting in the spool")
     page.add("gpufleet_spool_bytes", node, queue.bytes)
-    _counter(page, "gpufleet_spool_dropped_total", "Batches dropped from a full spool since it was made")
+    _gauge(page, "gpufleet_spool_memory_records", "Those of them that only memory holds: the disk refused them")
+    page.add("gpufleet_spool_memory_records", node, queue.in_memory)
+    _counter(page, "gpufleet_spool_dropped_total", "Batches dropped for room or age since the spool was made")
     page.add("gpufleet_spool_dropped_total", node, queue.dropped)
 
 

@@ -1,0 +1,169 @@
+"""Posts bodies to a hub, and says what its answers mean.
+
+What the hub does not take now (no answer, 5xx, 408, 429), or not from anybody at this address or not yet of this
+cluster (401, 403, 404, 405, 407, redirects), is to be posted again. Any other 4xx is about that one body.
+"""
+
+import enum
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from typing import Self
+
+import aiohttp
+import msgspec
+
+from gpufleet import __version__
+from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BundleAnswer, pack
+from gpufleet.model.errors import ConfigError
+from gpufleet.sending.backoff import parse_retry_after
+
+ANSWER_BYTES = 1 << 20
+"""What is read of an answer."""
+
+WORDS = 300
+"""Characters of an answer that are worth repeating."""
+
+_LATER = frozenset({401, 403, 404, 405, 407, 408, 425, 429})
+_DECODER = msgspec.json.Decoder(BundleAnswer)
+
+
+class Verdict(enum.Enum):
+    """What to do with a body that was posted."""
+
+    TAKEN = "taken"  # forget it: the hub has it
+    REFUSED = "refused"  # never post it again
+    LATER = "later"  # keep it, post it again
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a hub says of one body.
+
+    Attributes:
+        status: of HTTP; 0 for no answer.
+        words: what it said, or why there was no answer.
+        retry_after: seconds that it asks to be left alone, or None.
+    """
+
+    status: int
+    words: str
+    retry_after: float | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """What to do."""
+        if 200 <= self.status < 300:
+            return Verdict.TAKEN
+        if 400 <= self.status < 500 and self.status not in _LATER:
+            return Verdict.REFUSED
+        return Verdict.LATER
+
+    def __str__(self) -> str:
+        return f"answers {self.status}: {self.words[:WORDS]}" if self.status else self.words[:WORDS]
+
+
+class HubClient:
+    """One hub, a few kept connections. Used as a context, once."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        timeout_seconds: float,
+        connections: int = 1,
+        token: Callable[[], str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Take where the hub is.
+
+        Args:
+            url: its root.
+            name: who posts, for its logs.
+            timeout_seconds: a request that takes longer has no answer.
+            connections: at most so many at once.
+            token: gives the token to present now; raises ConfigError where there is none to be had.
+            tls: decides which hubs are trusted; the system's authorities unless given.
+        """
+        self.url = f"{url.rstrip('/')}/v1/batches"
+        self._name = name
+        self._timeout = timeout_seconds
+        self._connections = connections
+        self._token = token
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Make ready to connect."""
+        self._session = aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=self._timeout),
+            headers={"User-Agent": f"{self._name}/{__version__}"},
+            connector=aiohttp.TCPConnector(limit=self._connections, ssl=self._tls or True),
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Let go of the connections."""
+        assert self._session is not None
+        await self._session.close()
+        self._session = None
+
+    async def post(self, body: bytes) -> Answer:
+        """Post one batch."""
+        return await self._post(body, CONTENT_TYPE)
+
+    async def post_bundle(self, bodies: Sequence[bytes]) -> list[Answer]:
+        """Post several batches at once; return one answer each.
+
+        A hub that refuses the bundle as such (an older one does not know bundles) gets them one by one.
+        """
+        if len(bodies) == 1:
+            return [await self.post(bodies[0])]
+        whole = await self._post(pack(bodies), BUNDLE_CONTENT_TYPE)
+        if whole.verdict is Verdict.REFUSED:
+            return [await self.post(body) for body in bodies]
+        if whole.verdict is Verdict.LATER:
+            return [whole] * len(bodies)
+        return _each(whole, len(bodies))
+
+    async def _post(self, content: bytes, content_type: str) -> Answer:
+        assert self._session is not None, "used as a context"
+        headers = {"Content-Type": content_type}
+        try:
+            if self._token is not None:
+                headers["Authorization"] = f"Bearer {self._token()}"
+            async with self._request(content, headers) as answer:
+                retry_after = parse_retry_after(answer.headers.get("Retry-After", ""), datetime.now(UTC))
+                return Answer(answer.status, (await _read(answer)).decode("utf-8", "replace").strip(), retry_after)
+        except ConfigError as error:
+            return Answer(0, str(error))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            return Answer(0, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+
+    def _request(self, content: bytes, headers: dict[str, str]) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        assert self._session is not None, "used as a context"
+        return self._session.post(self.url, data=content, headers=headers, allow_redirects=False)
+
+
+async def _read(answer: aiohttp.ClientResponse) -> bytes:
+    """Read an answer to its end, or to its bound."""
+    content = b""
+    while len(content) < ANSWER_BYTES:
+        chunk = await answer.content.read(ANSWER_BYTES - len(content))
+        if not chunk:
+            break
+        content += chunk
+    return content
+
+
+def _each(whole: Answer, count: int) -> list[Answer]:
+    """Take the answer to a bundle apart."""
+    try:
+        answers = _DECODER.decode(whole.words).answers
+    except msgspec.MsgspecError as error:
+        return [Answer(0, f"the answer to a bundle cannot be read: {error}")] * count
+    if len(answers) != count:
+        return [Answer(0, f"{len(answers)} answers to a bundle of {count}")] * count
+    return [Answer(one.status, f"{one.error}: {one.detail}", one.retry_after) for one in answers]

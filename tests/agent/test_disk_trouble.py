@@ -1,0 +1,199 @@
+"""A disk that is full, refuses or comes back: batches go on, numbers stay exact, what is lost is counted."""
+
+import asyncio
+import contextlib
+import resource
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.agent.memory import Memory
+from gpufleet.agent.outbox import Outbox
+from gpufleet.agent.push import Pusher
+from gpufleet.agent.queue import Queue
+from gpufleet.codecs.batch import decode
+from gpufleet.hub.intervals import Intervals
+from gpufleet.model.batch import MachineReport
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import SpoolError
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import Sample
+from gpufleet.sending.pace import Pace
+from gpufleet.sending.post import HubClient
+from gpufleet.sending.refused import Refused
+from gpufleet.spool import Spool
+from tests.fakes.clock import FakeClock
+from tests.fakes.hub import FakeHub
+from tests.support.waiting import wait_until_async
+
+
+@contextlib.contextmanager
+def full_disk() -> Iterator[None]:
+    """Let the system refuse every write to a file, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+class Rig:
+    def __init__(self, folder: Path, memory_bytes: int = 1 << 20) -> None:
+        self.memory = Memory(memory_bytes)
+        self.queue = Queue(lambda: Spool.open(folder, max_bytes=1 << 20), self.memory)
+        self.outbox = Outbox(
+            self.queue, cluster="c", sender="s", heartbeat_seconds=1e6, config_hash="h", clock=FakeClock()
+        )
+        self.number = 0
+
+    async def post(self, count: int) -> None:
+        for _ in range(count):
+            self.number += 1
+            sample = Sample(
+                view=None,
+                reader="host",
+                lane=Lane.FAST,
+                measured_at=self.number,
+                values={"host_load_1m": float(self.number)},
+            )
+            assert await self.outbox.post(MachineReport(machine=Machine(name="m"), samples=(sample,)))
+
+    @contextlib.asynccontextmanager
+    async def pushing(self, url: str, folder: Path) -> AsyncIterator[None]:
+        pusher = Pusher(
+            self.queue,
+            HubClient(url, name="test", timeout_seconds=5),
+            backfill=Pace(10_000),
+            refused=Refused(folder / "refused"),
+            stats=self.outbox.stats,
+            clock=FakeClock(),
+            jitter=lambda: 0.0,
+        )
+        task = asyncio.create_task(pusher.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def empty(self) -> bool:
+        return self.queue.records == 0
+
+
+def missing(hub: FakeHub) -> int:
+    """Count as a hub does: what lacks below the highest number of each epoch."""
+    held: dict[str, Intervals] = {}
+    for batch in hub.taken:
+        held.setdefault(batch.epoch, Intervals()).add(batch.seq)
+    return sum(one.missing for one in held.values())
+
+
+def measured(hub: FakeHub) -> list[int]:
+    return sorted(batch.samples[0].measured_at[0] for batch in hub.taken)
+
+
+async def test_what_the_disk_refuses_is_pushed_from_memory_and_the_disk_is_used_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "spool")
+    await rig.queue.open()
+    await rig.post(3)
+    with full_disk():
+        await rig.post(5)
+    await rig.post(2)
+    assert (rig.queue.records, rig.queue.memory_records) == (10, 5)
+    async with FakeHub.running() as hub, rig.pushing(hub.url, tmp_path):
+        await wait_until_async(rig.empty)
+        assert measured(hub) == list(range(1, 11))
+        assert missing(hub) == 0
+        assert len({batch.epoch for batch in hub.taken}) == 2
+    assert (rig.outbox.stats.lost, rig.queue.dropped) == (0, 0)
+    rig.queue.close()
+
+
+async def test_what_memory_has_no_room_for_is_lost_counted_and_exactly_what_is_missing(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "spool", memory_bytes=2000)
+    await rig.queue.open()
+    with full_disk():
+        await rig.post(50)
+    lost = rig.outbox.stats.lost
+    assert 0 < lost < 50
+    async with FakeHub.running() as hub, rig.pushing(hub.url, tmp_path):
+        await wait_until_async(rig.empty)
+        assert missing(hub) == lost
+        assert measured(hub) == list(range(lost + 1, 51))
+    rig.queue.close()
+
+
+async def test_no_number_is_given_twice_though_the_process_dies_while_the_disk_refuses(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "spool")
+    await rig.queue.open()
+    await rig.post(2)
+    async with FakeHub.running() as hub:
+        with full_disk():
+            await rig.post(2)
+            async with rig.pushing(hub.url, tmp_path):
+                await wait_until_async(rig.empty)
+        rig.queue.close()  # as after a kill, nothing but the spool's files is left
+        again = Rig(tmp_path / "spool")
+        await again.queue.open()
+        again.number = rig.number
+        await again.post(2)
+        async with again.pushing(hub.url, tmp_path):
+            await wait_until_async(again.empty)
+        # What was taken from a disk that cannot note it is posted again: the same batch under the same number.
+        told = {(batch.epoch, batch.seq, batch.samples[0].measured_at[0]) for batch in hub.taken}
+        assert len({(epoch, seq) for epoch, seq, _ in told}) == len(told) == 6
+        again.queue.close()
+
+
+async def test_an_agent_starts_on_a_full_disk_and_takes_it_when_there_is_room(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "spool")
+    with full_disk():
+        await rig.queue.open()
+        await rig.post(2)
+    assert rig.queue.memory_records == 2
+    await rig.post(1)
+    assert (rig.queue.memory_records, rig.queue.records) == (2, 3)
+    rig.queue.close()
+
+
+async def test_a_spool_that_somebody_else_has_is_no_disk_trouble(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "spool")
+    await rig.queue.open()
+    with pytest.raises(SpoolError, match="another process has it open"):
+        await Rig(tmp_path / "spool").queue.open()
+    rig.queue.close()
+
+
+async def test_the_newest_in_memory_go_before_what_is_on_disk(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "spool")
+    await rig.queue.open()
+    await rig.post(2)
+    with full_disk():
+        await rig.post(2)
+    async with FakeHub.running() as hub, rig.pushing(hub.url, tmp_path):
+        await wait_until_async(rig.empty)
+        assert [batch.samples[0].measured_at[0] for batch in hub.taken] == [4, 3, 2, 1]
+    rig.queue.close()
+
+
+def test_memory_forgets_what_is_acknowledged() -> None:
+    memory = Memory()
+    for _ in range(4):
+        memory.put(lambda _, seq: b"%d" % seq)
+    memory.acknowledge(2)
+    memory.acknowledge(99)
+    assert (memory.records, memory.bytes, memory.oldest(), memory.newest()) == (3, 3, (1, b"1"), (4, b"4"))
+
+
+async def test_bodies_in_the_spool_decode_to_their_numbers(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "spool")
+    await rig.queue.open()
+    await rig.post(2)
+    oldest = await rig.queue.oldest()
+    assert oldest is not None
+    batch = decode(oldest.body)
+    assert (batch.epoch, batch.seq) == (oldest.epoch, oldest.seq)
+    rig.queue.close()
