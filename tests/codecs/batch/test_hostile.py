@@ -264,3 +264,17 @@ def test_a_large_batch_within_the_limits_is_read() -> None:
 def test_a_lone_surrogate_is_refused_by_the_encoder_in_its_own_words() -> None:
     with pytest.raises(WireError, match="lone surrogate"):
         encode(msgspec.structs.replace(EXAMPLE, sender="node-\ud800"))
+
+
+def test_days_are_bounded_for_a_store_keeps_each_by_itself() -> None:
+    (report, *_) = EXAMPLE.reports
+    sample = report.samples[0]
+    day = 86_400 * 10**9
+
+    def told(days: int) -> bytes:
+        samples = tuple(msgspec.structs.replace(sample, measured_at=NOW - n * day) for n in range(days))
+        return encode(msgspec.structs.replace(EXAMPLE, reports=(msgspec.structs.replace(report, samples=samples),)))
+
+    assert decode(told(30))
+    with pytest.raises(WireLimitError, match="different days"):
+        told(40)

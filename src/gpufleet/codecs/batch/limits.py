@@ -13,6 +13,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             of a decoded batch to about 300 MB. Counted for messages of a megabyte and more.
         machines, views, absences: entries of these lists; `absences` counts sets.
         blocks: sample blocks, and dimension blocks.
+        days: different days (UTC) on which its rows and events say that they happened; a store keeps each by itself.
     """
 
     body_bytes: int = 8 << 20
@@ -22,3 +23,4 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     views: int = 200_000
     absences: int = 100_000
     blocks: int = 2_000
+    days: int = 32

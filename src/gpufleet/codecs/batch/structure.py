@@ -8,8 +8,10 @@ from gpufleet.codecs.batch.records import check_head, check_machines, check_part
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.provenance import Provenance
+from gpufleet.model.time import NANOS
 from gpufleet.model.wire import DimBlock, SampleBlock, WireBatch
 
+_DAY_NS = 86_400 * NANOS
 _EPOCH = re.compile(r"[0-9a-f]{32}")
 _LANES = frozenset(lane.value for lane in Lane)
 _PROVENANCES = frozenset(provenance.value for provenance in Provenance)
@@ -37,11 +39,25 @@ def check(wire: WireBatch, limits: Limits) -> None:
     for index, dim in enumerate(wire.dims):
         _check_dims(f"dims[{index}]", dim, wire)
     check_parts(wire.parts, len(wire.machines))
+    _check_days(wire, limits.days)
 
 
 def _check_count(field: str, count: int, limit: int) -> None:
     if count > limit:
         raise WireLimitError(field, f"{count} entries, more than {limit}")
+
+
+def _check_days(wire: WireBatch, limit: int) -> None:
+    blocks: list[SampleBlock | DimBlock] = [*wire.samples, *wire.dims]
+    times = [block.measured_at for block in blocks]
+    times += [[event.at for event in part.events] for part in wire.parts]
+    days: set[int] = set()
+    for instants in times:
+        if instants:
+            first, last = min(instants) // _DAY_NS, max(instants) // _DAY_NS
+            days.update((first, last) if last - first < 2 else {at // _DAY_NS for at in instants})
+    if len(days) > limit:
+        raise WireLimitError("", f"tells of {len(days)} different days, more than {limit}")
 
 
 def _check_samples(field: str, block: SampleBlock, wire: WireBatch) -> None:
