@@ -25,7 +25,8 @@ def agent(
         str | None, typer.Option(metavar="HOST:PORT", help="Answer here [default: 127.0.0.1:9470].")
     ] = None,
     insecure_listen: Annotated[
-        bool | None, typer.Option("--insecure-listen", help="Listen beyond loopback without TLS and token.")
+        bool | None,
+        typer.Option("--insecure-listen", help="Listen beyond loopback though TLS or the token is not set."),
     ] = None,
     cluster: Annotated[str | None, typer.Option(metavar="ID", help="The cluster of this machine.")] = None,
     node: Annotated[str | None, typer.Option(metavar="NAME", help="Name to report instead of the host name.")] = None,

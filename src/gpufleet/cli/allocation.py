@@ -1,16 +1,15 @@
 """`gpufleet allocation`: tell a hub what was given to whom."""
 
 import datetime as dt
-import sys
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
 import typer
 
-from gpufleet.cli.errors import CommandError
-from gpufleet.cli.fetch import get, send
-from gpufleet.cli.options import HUB_URL, HubUrl
+from gpufleet.cli.fetch import Access, get, send
+from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, TokenFileOption
+from gpufleet.cli.show import print_json
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, AllocationKind, AllocationSpec, Target
 
 allocation_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Register, show and close allocations.")
@@ -34,6 +33,8 @@ def put(
     ] = None,
     valid_from: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: now].")] = None,
     valid_to: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: open].")] = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
 ) -> None:
     """Register an allocation, or change it: the same again changes nothing."""
     fields: dict[str, Any] = {"cluster": cluster, REQUIRED_TARGET_FIELD[kind]: target}
@@ -46,19 +47,19 @@ def put(
         valid_from=_time("--valid-from", valid_from),
         valid_to=_time("--valid-to", valid_to),
     )
-    _print(send(hub, _path(id), method="PUT", body=msgspec.json.encode(spec)))
+    print_json(send(hub, _path(id), Access(token_file, ca), method="PUT", body=msgspec.json.encode(spec)))
 
 
 @allocation_app.command("get")
-def show(id: Id, hub: HubUrl = HUB_URL) -> None:  # noqa: A002
+def show(id: Id, hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca: CaOption = None) -> None:  # noqa: A002
     """Show an allocation as it is kept."""
-    _print(get(hub, _path(id)))
+    print_json(get(hub, _path(id), Access(token_file, ca)))
 
 
 @allocation_app.command()
-def close(id: Id, hub: HubUrl = HUB_URL) -> None:  # noqa: A002
+def close(id: Id, hub: HubUrl = HUB_URL, token_file: TokenFileOption = None, ca: CaOption = None) -> None:  # noqa: A002
     """Close an allocation; it is never erased."""
-    _print(send(hub, _path(id), method="DELETE"))
+    print_json(send(hub, _path(id), Access(token_file, ca), method="DELETE"))
 
 
 def _path(id: str) -> str:  # noqa: A002
@@ -74,11 +75,3 @@ def _time(option: str, text: str | None) -> dt.datetime | None:
         raise typer.BadParameter(
             f"{text!r} is not an RFC 3339 time such as 2026-01-31T12:00:00Z", param_hint=option
         ) from error
-
-
-def _print(body: bytes) -> None:
-    try:
-        document = msgspec.json.format(body, indent=2)
-    except msgspec.DecodeError as error:
-        raise CommandError(f"the hub answers something else than JSON: {error}") from error
-    sys.stdout.buffer.write(document.rstrip() + b"\n")

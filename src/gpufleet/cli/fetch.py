@@ -1,40 +1,67 @@
 """Asking a running agent or hub over HTTP, from a command."""
 
+import email.message
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from gpufleet.cli.errors import CommandError
+from gpufleet.config.tls import is_loopback
+from gpufleet.config.token_file import TokenFile
 
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 64 << 20
 
 
-def get(base: str, path: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> bytes:
+class Access(msgspec.Struct, frozen=True):
+    """What a command shows of itself, and whom it trusts.
+
+    Attributes:
+        token_file: file with the token to present; None for none.
+        ca: PEM file of the authorities to trust; None means the system's.
+    """
+
+    token_file: Path | None = None
+    ca: Path | None = None
+
+
+def get(base: str, path: str, access: Access | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> bytes:
     """GET `path` of the server at `base`.
 
     Raises:
         CommandError: if `base` is no HTTP URL, nobody answers, or the answer is not 200; with the server's words.
+        ConfigError: if the token cannot be read.
     """
-    return _exchange(base, path, "GET", None, timeout_seconds)
+    return _exchange(base, path, "GET", None, access or Access(), timeout_seconds)
 
 
-def send(base: str, path: str, *, method: str, body: bytes | None = None) -> bytes:
+def send(base: str, path: str, access: Access | None = None, *, method: str, body: bytes | None = None) -> bytes:
     """Send JSON with another method than GET, and return the answer; raises as `get`."""
-    return _exchange(base, path, method, body, TIMEOUT_SECONDS)
+    return _exchange(base, path, method, body, access or Access(), TIMEOUT_SECONDS)
 
 
-def _exchange(base: str, path: str, method: str, content: bytes | None, timeout_seconds: float) -> bytes:
+def _exchange(
+    base: str, path: str, method: str, content: bytes | None, access: Access, timeout_seconds: float
+) -> bytes:
     url = base.rstrip("/") + path
-    if urlsplit(url).scheme not in ("http", "https"):
-        raise CommandError(f"{base} is not a URL: write http://HOST:PORT")
     headers = {} if content is None else {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, data=content, headers=headers, method=method)  # noqa: S310 - checked above
     try:
-        with urllib.request.urlopen(request, timeout=timeout_seconds) as answer:  # noqa: S310 - http and https only
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise CommandError(f"{base} is not a URL: write http://HOST:PORT")
+        if access.token_file is not None:
+            if parts.scheme == "http" and not is_loopback(parts.hostname):
+                raise CommandError(f"{base} would take the token over the network in the clear: ask by https")
+            headers["Authorization"] = f"Bearer {TokenFile(str(access.token_file)).token()}"
+        request = urllib.request.Request(url, data=content, headers=headers, method=method)  # noqa: S310 - as checked
+        with _opener(access).open(request, timeout=timeout_seconds) as answer:
             body: bytes = answer.read(MAX_BYTES + 1)
     except urllib.error.HTTPError as error:
         with error:
@@ -45,6 +72,29 @@ def _exchange(base: str, path: str, method: str, content: bytes | None, timeout_
     if len(body) > MAX_BYTES:
         raise CommandError(f"{url} answers with more than {MAX_BYTES} bytes")
     return body
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an answer like another: followed, it would take the token to whoever is named there."""
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: email.message.Message,
+        newurl: str,
+    ) -> None:
+        return None
+
+
+def _opener(access: Access) -> urllib.request.OpenerDirector:
+    try:
+        trusting = ssl.create_default_context(cafile=access.ca)
+    except OSError as error:
+        raise CommandError(f"{access.ca} holds no certificates of authorities: {error.strerror or error}") from error
+    return urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=trusting))
 
 
 def _words(body: bytes) -> str:

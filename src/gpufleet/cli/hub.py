@@ -25,7 +25,7 @@ def hub(
     ] = None,
     insecure_listen: Annotated[
         bool | None,
-        typer.Option("--insecure-listen", help="Listen beyond loopback; this build has neither TLS nor tokens."),
+        typer.Option("--insecure-listen", help="Listen beyond loopback though TLS or tokens are not set."),
     ] = None,
     state: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Where log, registry and embedded store are kept.")

@@ -16,3 +16,11 @@ ConfigFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
 HUB_URL = "http://127.0.0.1:8470"
 HubUrl = Annotated[str, typer.Option("--hub", metavar="URL", help="Ask this hub.", show_default=True)]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", envvar="GPUFLEET_TOKEN_FILE", help="Show the token in this file."),
+]
+CaOption = Annotated[
+    Path | None,
+    typer.Option("--ca", metavar="FILE", envvar="GPUFLEET_CA", help="Trust the authorities in this PEM file."),
+]

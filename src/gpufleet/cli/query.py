@@ -10,8 +10,8 @@ import msgspec
 import typer
 
 from gpufleet.cli.errors import CommandError
-from gpufleet.cli.fetch import get
-from gpufleet.cli.options import HUB_URL, HubUrl, Json
+from gpufleet.cli.fetch import Access, get
+from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, Json, TokenFileOption
 from gpufleet.model.answer import (
     AllocationAnswer,
     GpuRecord,
@@ -32,15 +32,27 @@ Cluster = Annotated[str | None, typer.Option(metavar="ID", help="Only of this cl
 
 
 @query_app.command()
-def nodes(hub: HubUrl = HUB_URL, cluster: Cluster = None, json: Json = False) -> None:
+def nodes(
+    hub: HubUrl = HUB_URL,
+    cluster: Cluster = None,
+    json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+) -> None:
     """Every node: its GPUs, how fresh it is, its newest error."""
-    _ask(hub, "/v1/nodes", {"cluster": cluster}, tuple[NodeRecord, ...], "nodes", json)
+    _ask(hub, "/v1/nodes", {"cluster": cluster}, tuple[NodeRecord, ...], "nodes", json, Access(token_file, ca))
 
 
 @query_app.command()
-def machines(hub: HubUrl = HUB_URL, cluster: Cluster = None, json: Json = False) -> None:
+def machines(
+    hub: HubUrl = HUB_URL,
+    cluster: Cluster = None,
+    json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+) -> None:
     """Every machine, nodes and guests, with the hub's ids."""
-    _ask(hub, "/v1/machines", {"cluster": cluster}, tuple[MachineRecord, ...], "machines", json)
+    _ask(hub, "/v1/machines", {"cluster": cluster}, tuple[MachineRecord, ...], "machines", json, Access(token_file, ca))
 
 
 @query_app.command()
@@ -49,9 +61,19 @@ def gpus(
     cluster: Cluster = None,
     machine: Annotated[str | None, typer.Option(metavar="ID", help="Only of this machine, by id or name.")] = None,
     json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
 ) -> None:
     """Every GPU, MIG device and vGPU instance, as each side sees it."""
-    _ask(hub, "/v1/gpus", {"cluster": cluster, "machine": machine}, tuple[GpuRecord, ...], "gpus", json)
+    _ask(
+        hub,
+        "/v1/gpus",
+        {"cluster": cluster, "machine": machine},
+        tuple[GpuRecord, ...],
+        "gpus",
+        json,
+        Access(token_file, ca),
+    )
 
 
 @query_app.command()
@@ -59,9 +81,19 @@ def allocation(
     id: Annotated[str, typer.Argument(metavar="ID", help="Id of the allocation.")],  # noqa: A002 - the argument's name
     hub: HubUrl = HUB_URL,
     json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
 ) -> None:
     """What an allocation is doing now, and who says so."""
-    _ask(hub, f"/v1/allocations/{quote(id, safe='')}/metrics", {}, AllocationAnswer, "allocation", json)
+    _ask(
+        hub,
+        f"/v1/allocations/{quote(id, safe='')}/metrics",
+        {},
+        AllocationAnswer,
+        "allocation",
+        json,
+        Access(token_file, ca),
+    )
 
 
 @query_app.command()
@@ -75,21 +107,33 @@ def series(
     end: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: now].")] = None,
     step: Annotated[str | None, typer.Option(metavar="SPAN", help="Such as 15s, 1m, 6h [default: 60s].")] = None,
     json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
 ) -> None:
     """What an allocation did over time."""
     wanted = {"metric": metric, "start": start, "end": end, "step": step}
-    _ask(hub, f"/v1/allocations/{quote(id, safe='')}/series", wanted, SeriesAnswer, "series", json)
+    _ask(
+        hub,
+        f"/v1/allocations/{quote(id, safe='')}/series",
+        wanted,
+        SeriesAnswer,
+        "series",
+        json,
+        Access(token_file, ca),
+    )
 
 
 @query_app.command()
-def senders(hub: HubUrl = HUB_URL, json: Json = False) -> None:
+def senders(hub: HubUrl = HUB_URL, json: Json = False, token_file: TokenFileOption = None, ca: CaOption = None) -> None:
     """Who posts batches, how late they are, and what is missing of them."""
-    _ask(hub, "/v1/senders", {}, tuple[SenderRecord, ...], "senders", json)
+    _ask(hub, "/v1/senders", {}, tuple[SenderRecord, ...], "senders", json, Access(token_file, ca))
 
 
-def _ask(hub: str, path: str, query: dict[str, str | None], answer_type: type[T], kind: str, as_json: bool) -> None:
+def _ask(
+    hub: str, path: str, query: dict[str, str | None], answer_type: type[T], kind: str, as_json: bool, access: Access
+) -> None:
     given = {name: value for name, value in query.items() if value is not None}
-    body = get(hub, f"{path}?{urlencode(given)}" if given else path)
+    body = get(hub, f"{path}?{urlencode(given)}" if given else path, access)
     if as_json:
         sys.stdout.buffer.write(body.rstrip() + b"\n")
         return

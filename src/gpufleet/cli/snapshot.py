@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gpufleet.cli.options import AgentUrl, ConfigFile, Json
+from gpufleet.cli.fetch import Access
+from gpufleet.cli.options import AgentUrl, CaOption, ConfigFile, Json, TokenFileOption
 from gpufleet.cli.source import take_snapshot
 from gpufleet.ports import Exporter
 
@@ -26,10 +27,12 @@ def snapshot(
     json: Json = False,
     agent: AgentUrl = None,
     config: ConfigFile = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
 ) -> None:
     """Show this machine and its GPUs as they are now: each reading, or why there is none."""
     exporter = _exporter(Format.JSON if json else format)
-    page = exporter.render(take_snapshot(agent, config))
+    page = exporter.render(take_snapshot(agent, config, Access(token_file, ca)))
     sys.stdout.buffer.write(page)
     sys.stdout.buffer.flush()
 

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from gpufleet.cli.errors import CommandError
-from gpufleet.cli.fetch import get
+from gpufleet.cli.fetch import Access, get
 from gpufleet.codecs.snapshot_json import decode_snapshot
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig
 from gpufleet.config.load import load
@@ -13,7 +13,7 @@ from gpufleet.model.errors import WireError
 from gpufleet.model.snapshot import Snapshot
 
 
-def take_snapshot(agent: str | None, config: Path | None) -> Snapshot:
+def take_snapshot(agent: str | None, config: Path | None, access: Access) -> Snapshot:
     """Ask the agent at the URL, or read this machine as the agent's configuration says.
 
     Raises:
@@ -22,7 +22,7 @@ def take_snapshot(agent: str | None, config: Path | None) -> Snapshot:
     """
     if agent is not None:
         try:
-            return decode_snapshot(get(agent, "/v1/snapshot"))
+            return decode_snapshot(get(agent, "/v1/snapshot", access))
         except WireError as error:
             raise CommandError(f"{agent} does not answer with a snapshot of this version: {error}") from error
     from gpufleet.wiring.once import snapshot_once

@@ -20,6 +20,7 @@ from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX
 from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import load
 from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
+from gpufleet.model.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,13 @@ def up(
         env=os.environ,
         flags={"listen": agent_listen, "state": state, "log_level": log_level},
     )
+    for daemon, prefix in ((hub, HUB_PREFIX), (agent, AGENT_PREFIX)):
+        if daemon.tls.is_on:
+            raise ConfigError(
+                prefix, "tls", "`gpufleet up` is for a first look: run `gpufleet hub` and `gpufleet agent`"
+            )
+    if hub.auth != "none" or agent.token_file is not None:
+        raise ConfigError(HUB_PREFIX, "auth", "`gpufleet up` knows no tokens: run `gpufleet hub` and `gpufleet agent`")
     set_up_logs(log_level)
     run_until_stopped(lambda stop: run_both(hub, agent, stop))
 

@@ -12,8 +12,8 @@ import typer
 from gpufleet.cli.devices import find_device
 from gpufleet.cli.errors import CommandError
 from gpufleet.cli.explain import Explanation, explain_answer, explain_device, explain_host
-from gpufleet.cli.fetch import get
-from gpufleet.cli.options import AgentUrl, ConfigFile, Json
+from gpufleet.cli.fetch import Access, get
+from gpufleet.cli.options import AgentUrl, CaOption, ConfigFile, Json, TokenFileOption
 from gpufleet.cli.source import take_snapshot
 from gpufleet.model.answer import AllocationAnswer
 
@@ -26,9 +26,12 @@ def why(
     agent: AgentUrl = None,
     hub: Annotated[str | None, typer.Option(metavar="URL", help="Ask this hub about an allocation.")] = None,
     config: ConfigFile = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
 ) -> None:
     """Show each reading of a device or allocation with its reader, side, age, and value or reason."""
-    explanation = _of_allocation(hub, what) if hub is not None else _of_device(what, agent, config)
+    access = Access(token_file, ca)
+    explanation = _of_allocation(hub, what, access) if hub is not None else _of_device(what, agent, config, access)
     if json:
         sys.stdout.buffer.write(msgspec.json.encode(explanation) + b"\n")
         return
@@ -40,8 +43,8 @@ def why(
     sys.stdout.write(page)
 
 
-def _of_device(what: str, agent: str | None, config: ConfigFile) -> Explanation:
-    snapshot = take_snapshot(agent, config)
+def _of_device(what: str, agent: str | None, config: ConfigFile, access: Access) -> Explanation:
+    snapshot = take_snapshot(agent, config, access)
     now = dt.datetime.now(dt.UTC)
     if what == "host":
         return explain_host(snapshot, now)
@@ -55,8 +58,8 @@ def _of_device(what: str, agent: str | None, config: ConfigFile) -> Explanation:
     return explain_device(snapshot, *found, now)
 
 
-def _of_allocation(hub: str, what: str) -> Explanation:
-    body = get(hub, f"/v1/allocations/{quote(what, safe='')}/metrics")
+def _of_allocation(hub: str, what: str, access: Access) -> Explanation:
+    body = get(hub, f"/v1/allocations/{quote(what, safe='')}/metrics", access)
     try:
         return explain_answer(msgspec.json.decode(body, type=AllocationAnswer))
     except msgspec.DecodeError as error:

@@ -10,7 +10,7 @@ from litestar.params import QueryParameter
 from gpufleet.model.access import AuditRecord
 from gpufleet.ports import Audit
 
-Before = Annotated[int | None, QueryParameter(description="Only entries of lower numbers than this.", ge=0, lt=2**63)]
+Before = Annotated[int | None, QueryParameter(description="Only entries of lower numbers than this.", ge=0, le=2**62)]
 Limit = Annotated[int, QueryParameter(description="At most this many.", ge=1, le=1000)]
 
 
