@@ -109,3 +109,16 @@ def test_a_reader_of_our_output_that_goes_away_is_no_accident(agent_url: str) ->
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(30) == 1
+
+
+def test_a_full_disk_behind_stdout_is_told(agent_url: str) -> None:
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        done = subprocess.run(
+            [sys.executable, "-m", "gpufleet.cli.main", "snapshot", "--json", "--agent", agent_url],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "gpufleet: [Errno 28] No space left on device\n")

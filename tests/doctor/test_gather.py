@@ -1,5 +1,8 @@
+import importlib.metadata
 import json
+import re
 import socket
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ from gpufleet.channels.local import LocalFiles
 from gpufleet.cli.doctor import doctor
 from gpufleet.doctor import Facts, Verdict, examine, gather
 from gpufleet.doctor.access import LocalAccess
+from gpufleet.doctor.gather import PACKAGES
 from tests.readers.host.machines import FixedClock, build
 from tests.support.trees import plant
 
@@ -120,3 +124,13 @@ def test_the_command_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "nvidia_fabric_manager" in page
     assert "mend:" in page
     assert "failed" in page
+
+
+@pytest.mark.parametrize("extra", ["agent", "hub"])
+def test_every_package_of_an_extra_is_looked_for(extra: str) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {re.split(r"[^a-z-]", requirement)[0] for requirement in project["optional-dependencies"][extra]}
+    distributions = importlib.metadata.packages_distributions()
+    # Without uvloop everything works, only slower.
+    brought = {one.lower() for name in PACKAGES[extra] for one in (name, *distributions[name])}
+    assert wanted - {"uvloop"} <= brought

@@ -33,8 +33,11 @@ POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 KERNEL_LOG = "/dev/kmsg"
 
 PACKAGES = {
-    "agent": ("pynvml", "aiohttp", "uvicorn", "zstandard"),
-    "hub": ("litestar", "uvicorn", "aiohttp", "zstandard", "clickhouse_connect", "chdb", "sqlalchemy"),
+    "agent": ("pynvml", "aiohttp", "uvicorn", "httptools", "zstandard"),
+    "hub": (
+        *("litestar", "uvicorn", "httptools", "aiohttp", "zstandard"),
+        *("clickhouse_connect", "chdb", "pyarrow", "sqlalchemy"),
+    ),
 }
 """Extra to what it brings, by import name."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import AsyncIterator, Generator
 from typing import Any
@@ -138,6 +139,7 @@ def _bind(host: str, port: int) -> socket.socket:
         sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         reason = (error.strerror or str(error)).partition(" (while")[0]
-        raise GpufleetError(f"cannot listen on {where}: {reason}; does gpufleet run here already?") from error
+        taken = "; does gpufleet run here already?" if error.errno == errno.EADDRINUSE else ""
+        raise GpufleetError(f"cannot listen on {where}: {reason}{taken}") from error
     sock.setblocking(False)
     return sock

@@ -106,6 +106,13 @@ async def test_a_taken_address_is_told(url: str) -> None:
             pass
 
 
+async def test_of_an_address_that_is_not_here_no_other_agent_is_suspected() -> None:
+    with pytest.raises(GpufleetError) as caught:
+        async with serve(AgentApp(Prepared()), "192.0.2.1", 0, concurrent=64, stop_seconds=2):
+            pass
+    assert str(caught.value) == "cannot listen on 192.0.2.1:0: Cannot assign requested address"
+
+
 async def test_errors_are_json_documents(url: str, client: aiohttp.ClientSession) -> None:
     async with client.get(f"{url}/x") as answer:
         assert json.loads(await answer.text()) == {"status": 404, "detail": "there is nothing at this path"}
