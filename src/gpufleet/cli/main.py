@@ -16,11 +16,13 @@ import typer
 from gpufleet import __version__
 from gpufleet.cli.agent import agent
 from gpufleet.cli.allocation import allocation_app
+from gpufleet.cli.cluster import cluster_app
 from gpufleet.cli.config import config_app
 from gpufleet.cli.doctor import doctor
 from gpufleet.cli.hub import hub
 from gpufleet.cli.query import query_app
 from gpufleet.cli.snapshot import snapshot
+from gpufleet.cli.token import token_app
 from gpufleet.cli.up import up
 from gpufleet.cli.version import version
 from gpufleet.cli.why import why
@@ -34,7 +36,13 @@ _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__na
 COMMANDS = (up, snapshot, why, doctor, agent, hub, version)
 """Every command, in the order of the help. Their modules import what is heavy only when they run."""
 
-GROUPS = {"allocation": allocation_app, "query": query_app, "config": config_app}
+GROUPS = {
+    "allocation": allocation_app,
+    "cluster": cluster_app,
+    "query": query_app,
+    "token": token_app,
+    "config": config_app,
+}
 """Commands that have commands of their own."""
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
