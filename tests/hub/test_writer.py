@@ -1,6 +1,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpufleet.hub.counters import Counters
@@ -11,7 +12,7 @@ from gpufleet.model.errors import RegistryError, StoreError
 from gpufleet.model.ledger import FlushIntent, SequenceKey
 from gpufleet.model.stored import Accepted
 from gpufleet.registry.sql import SqlRegistry
-from tests.fakes.batches import EPOCH, body
+from tests.fakes.batches import EPOCH, NODE, body
 from tests.fakes.store import MemoryStore
 
 NOW = 10**18
@@ -85,6 +86,20 @@ def test_a_sender_s_newest_word_is_told_by_its_numbers_and_not_by_the_hub_s_cloc
     hub.writer.flush([WalRecord(4, set_back, body(4, NOW)), WalRecord(5, set_back + 1, body(3, NOW))])
     (sender,) = hub.registry.senders()
     assert (sender.heard.seq, sender.heard.received_at) == (4, set_back)
+
+
+def test_a_backlog_from_before_a_restart_is_the_same_machine_s(hub: Hub) -> None:
+    rebooted = msgspec.structs.replace(NODE, boot_id="boot-2")
+    second = 10**9
+    said = [(1, NODE, 0), (9, rebooted, 60), (2, NODE, 61), (10, rebooted, 62), (3, NODE, 63), (11, rebooted, 64)]
+    for number, (seq, machine, received) in enumerate(said, 1):
+        content = body(seq, NOW + seq * second, machine=machine)
+        hub.writer.flush([WalRecord(number, NOW + received * second, content)])
+        if number == 3:
+            hub.start()
+    (one,) = hub.registry.machines()
+    assert one.conflict is None
+    assert one.machine.boot_id == "boot-2"
 
 
 def test_what_was_written_before_a_crash_is_not_written_again(hub: Hub) -> None:

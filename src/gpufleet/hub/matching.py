@@ -4,7 +4,7 @@ Rule 1. The strongest evidence that two records share decides: system UUID, Kube
         id, machine-id, and last the host name.
 Rule 2. Records that differ in stronger evidence are two machines, whatever weaker evidence they share.
 Rule 3. A boot id tells a clone from a restart. It never comes back: one that does is another machine's.
-        Two host names with two boot ids at one time are two machines.
+        Two host names with two boot ids at one time are two machines. Late word of an earlier boot is neither.
 Rule 4. What an id was given to is never overwritten by a stranger: the stranger gets an id of its own, and the
         conflict stands on both.
 Rule 5. A guest's evidence is its own claim. It is compared with guests of the same hypervisor only.
@@ -81,7 +81,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide(known: Iterable[Known], machine: Machine, at: int) -> Decision:
-    """Match evidence that was received `at` against the machines of its cluster that share any evidence with it."""
+    """Match evidence against the machines of its cluster that share any evidence with it.
+
+    `at` is when it was received; for late word, which was overtaken by newer, when it was sent.
+    """
     rivals: list[Known] = []
     shared = ""
     candidates = [one for one in known if _comparable(one.machine, machine)]
@@ -90,6 +93,8 @@ def decide(known: Iterable[Known], machine: Machine, at: int) -> Decision:
         holders = [one for one in candidates if value and getattr(one.machine, field) == value]
         fits = [one for one in holders if _compatible(one, machine, level)]
         chosen = _choose(fits, machine, at)
+        if chosen is not None and _spoke_before(chosen, machine, at):
+            return Decision(verdict=Verdict.SAME, known=chosen)
         if chosen is not None and _boot_returned(chosen, machine, at):
             return Decision(verdict=Verdict.RETURNED, known=_given_back(chosen, machine, at), shared=field)
         if chosen is not None:
@@ -142,6 +147,11 @@ def _alive(one: Known, at: int) -> bool:
 
 def _boot_returned(one: Known, machine: Machine, at: int) -> bool:
     return any(boot.boot_id == machine.boot_id and at - boot.last_seen <= RETURN_NS for boot in one.boots[:-1])
+
+
+def _spoke_before(one: Known, machine: Machine, at: int) -> bool:
+    """Tell whether this is late word of an earlier boot, from before the newest one was heard of."""
+    return any(boot.boot_id == machine.boot_id for boot in one.boots[:-1]) and at < one.boots[-1].last_seen
 
 
 def _at_odds(one: Known, machine: Machine, at: int) -> bool:

@@ -75,6 +75,7 @@ class Writer:
         self._senders = {(one.cluster, one.sender): one.heard for one in registry.senders()}
         self._intent = registry.pending_flush(wal)
         self._failures = 0
+        self._matched: dict[SequenceKey, int] = {}
 
     @property
     def repeats(self) -> range | None:
@@ -117,7 +118,7 @@ class Writer:
                 if self._flushed.holds(key, batch.seq) or (key, batch.seq) in seen:
                     done.append(record.seq)  # the log kept it twice, or it was written just before a crash
                     continue
-                ids = intent.records[record.seq] if intent else self._match(batch, record.received_at)
+                ids = intent.records[record.seq] if intent else self._match(batch, self._spoken_at(record, key, batch))
                 items.append(self._item(record, key, batch, ids))
                 cells += items[-1].cells
                 seen.add((key, batch.seq))
@@ -127,6 +128,14 @@ class Writer:
                 self._put_aside(record, "normalise", error)
                 done.append(record.seq)
         return items, done
+
+    def _spoken_at(self, record: WalRecord, key: SequenceKey, batch: WireBatch) -> int:
+        """Return when it was received, or for a batch that comes after later ones of its run, when it was sent."""
+        if key not in self._matched:
+            self._matched[key] = max((end for _, end in self._flushed.ranges(key)), default=0)
+        highest = self._matched[key]
+        self._matched[key] = max(highest, batch.seq)
+        return record.received_at if batch.seq > highest else min(record.received_at, batch.sent_at)
 
     def _match(self, batch: WireBatch, at: int) -> tuple[str, ...]:
         return tuple(self._registry.match(batch.cluster, batch.sender, machine, at).id for machine in batch.machines)
