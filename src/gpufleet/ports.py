@@ -271,7 +271,8 @@ class Registry(Protocol):
     def match(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
         """Return the machine that the evidence belongs to, a new one if to none that is known.
 
-        `at` is the hub's clock on receipt. Two machines that share evidence and cannot be one become two
+        `at` is the hub's clock on receipt; for late word, which newer of its run overtook, the time it was sent.
+        Two machines that share evidence and cannot be one become two
         ids with a conflict on both; nothing known is overwritten by a stranger. What is learned here is
         durable from the next `begin_flush`: no id is written to the store before that.
         """
