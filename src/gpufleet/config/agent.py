@@ -5,12 +5,12 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
+from gpufleet.config.hub_url import check_hub_url
 from gpufleet.config.load import ImpossibleValueError
-from gpufleet.config.tls import TlsConfig, check_exposure, is_loopback
+from gpufleet.config.tls import TlsConfig, check_exposure
 
 ENV_PREFIX = "GPUFLEET_AGENT_"
 """What environment variables of the agent start with."""
@@ -79,23 +79,8 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         """Refuse what is not the root of an HTTP server, and to show the token to whoever listens on the way."""
-        if self.url is None:
-            return
-        try:
-            parts = urlsplit(self.url)
-            _ = parts.port  # read for its judgement: it is a number of a port
-        except ValueError as error:
-            raise ImpossibleValueError("url", f"{self.url!r} is not a hub: {error}") from error
-        if not self.url.isprintable() or " " in self.url or parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ImpossibleValueError("url", f"{self.url!r} is not a hub: write http://HOST:PORT or https://HOST")
-        if parts.query or parts.fragment:
-            raise ImpossibleValueError("url", f"{self.url!r} has a query or fragment: write the hub's root only")
-        if self.token_file and parts.scheme == "http" and not is_loopback(parts.hostname) and not self.insecure:
-            raise ImpossibleValueError(
-                "url",
-                f"{self.url!r} would take the token over the network in the clear: use https, or set insecure = true "
-                "in [hub] if the network is trusted",
-            )
+        if self.url is not None:
+            check_hub_url("url", self.url, shows_token=bool(self.token_file) and not self.insecure)
 
 
 class SpoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

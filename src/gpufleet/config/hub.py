@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from gpufleet.config.agent import default_state, parse_listen
+from gpufleet.config.hub_url import check_hub_url
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.tls import TlsConfig, check_exposure
 
@@ -54,6 +55,31 @@ class FlushConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_bytes: Bytes = 16 << 20
 
 
+class RelayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Passing batches on to another hub, instead of keeping them in a store.
+
+    Attributes:
+        to: root of the next hub, such as `https://hub:8470`; None means that this is no relay.
+        connections: to the next hub at once.
+        timeout_seconds: a request that takes longer is given up.
+        token_file: file with the token to show to the next hub; it is read again when it changes.
+        ca: PEM file of the authorities that vouch for the next hub; None means the system's.
+        insecure: show the token over plain HTTP beyond loopback.
+    """
+
+    to: str | None = None
+    connections: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
+    timeout_seconds: Seconds = 30.0
+    token_file: str | None = None
+    ca: str | None = None
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is not the root of an HTTP server, and to show the token to whoever listens on the way."""
+        if self.to is not None:
+            check_hub_url("to", self.to, shows_token=bool(self.token_file) and not self.insecure)
+
+
 class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The hub.
 
@@ -67,7 +93,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         clusters: ids of clusters that this hub takes batches of, beside those that are registered with it.
         stale_after_seconds: a machine that was not heard of for longer has no current values.
         log_level: the least severe message that is logged.
-        tls, ingest, flush: see there.
+        tls, ingest, flush, relay: see there.
     """
 
     listen: str = "127.0.0.1:8470"
@@ -82,6 +108,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     tls: TlsConfig = TlsConfig()
     ingest: IngestConfig = IngestConfig()
     flush: FlushConfig = FlushConfig()
+    relay: RelayConfig = RelayConfig()
 
     def __post_init__(self) -> None:
         """Refuse to show the whole fleet beyond this machine by accident."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import enum
-from collections.abc import Container
+from collections.abc import Callable, Container
 from concurrent.futures import Executor
 
 import msgspec
@@ -44,17 +44,26 @@ class Taken(msgspec.Struct, frozen=True):
 class Ingest:
     """Takes batches. Lives on the event loop; at most one copy of a batch is on its way to the disk.
 
-    `decoding` has one thread: two large batches are never unpacked at once.
+    `decoding` has one thread: two large batches are never unpacked at once. `accepted` is told of each batch, and
+    when it was received, once it is durable.
     """
 
     def __init__(
-        self, *, wal: Wal, ledger: Ledger, clusters: Container[str], counters: Counters, decoding: Executor
+        self,
+        *,
+        wal: Wal,
+        ledger: Ledger,
+        clusters: Container[str],
+        counters: Counters,
+        decoding: Executor,
+        accepted: Callable[[WireBatch, int], None] | None = None,
     ) -> None:
         self._wal = wal
         self._decoding = decoding
         self._ledger = ledger
         self._clusters = clusters
         self._counters = counters
+        self._accepted = accepted
         self._in_flight: dict[tuple[SequenceKey, int], asyncio.Task[None]] = {}
 
     async def take(self, body: bytes, received_at: int, bound_to: str | None = None) -> Taken:
@@ -83,7 +92,7 @@ class Ingest:
         if self._ledger.is_full(key, batch.seq):
             raise WireError("seq", f"{batch.seq} opens one hole too many in epoch {batch.epoch}: start a new epoch")
         # A task of its own: a client that goes away must not leave the ledger and the disk in disagreement.
-        append = asyncio.create_task(self._append(key, batch.seq, body, received_at))
+        append = asyncio.create_task(self._append(key, batch, body, received_at))
         self._in_flight[key, batch.seq] = append
         await asyncio.shield(append)
         self._counters.accepted += 1
@@ -92,12 +101,14 @@ class Ingest:
     async def _decode_beside(self, body: bytes) -> WireBatch:
         return await asyncio.get_running_loop().run_in_executor(self._decoding, decode, body)
 
-    async def _append(self, key: SequenceKey, seq: int, body: bytes, received_at: int) -> None:
+    async def _append(self, key: SequenceKey, batch: WireBatch, body: bytes, received_at: int) -> None:
         try:
             await self._wal.append(received_at, body)
-            self._ledger.hold(key, seq)
+            self._ledger.hold(key, batch.seq)
+            if self._accepted is not None:
+                self._accepted(batch, received_at)
         finally:
-            del self._in_flight[key, seq]
+            del self._in_flight[key, batch.seq]
 
     def _duplicate(self, seq: int) -> Taken:
         self._counters.duplicates += 1

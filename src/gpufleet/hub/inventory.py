@@ -86,6 +86,7 @@ def sender_record(state: SenderState, runs: Sequence[tuple[str, Intervals]], now
         late=heartbeat is not None and age > MISSED_PASSES * heartbeat.interval_seconds,
         version=heartbeat.version if heartbeat else "",
         queue_records=heartbeat.queue_records if heartbeat else None,
+        oldest_unsent=to_datetime(heartbeat.oldest_unsent) if heartbeat and heartbeat.oldest_unsent else None,
         dropped_total=heartbeat.dropped_total if heartbeat else None,
         missing=sum(one.missing for one in epochs),
         epochs=epochs,

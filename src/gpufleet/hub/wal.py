@@ -1,6 +1,6 @@
 """The hub's write-ahead log: bodies as they came, with the time of receipt, in a spool."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -88,16 +88,21 @@ class Wal:
         """
         waiting = self.waiting_bytes
         if waiting + len(body) > self._max_bytes:
-            raise SpoolError(f"the log is full: {waiting} bytes wait for the store, of {self._max_bytes} allowed")
+            raise SpoolError(f"the log is full: {waiting} bytes wait, of {self._max_bytes} allowed")
         seq = await self._spool.put(_ENCODER.encode(_Payload(received_at, body)))
         self._received[seq] = received_at
         return seq
 
     def read(self, after: int, *, max_records: int, max_bytes: int) -> list[WalRecord]:
         """Return the oldest records after number `after` that wait, at least one if there is any."""
-        records = self._spool.read(after, max_records=max_records, max_bytes=max_bytes)
-        decoded = ((seq, _DECODER.decode(payload)) for seq, payload in records)
-        return [WalRecord(seq, payload.received_at, payload.body) for seq, payload in decoded]
+        return _records(self._spool.read(after, max_records=max_records, max_bytes=max_bytes))
+
+    def read_some(
+        self, *, newest_first: bool, max_records: int, max_bytes: int, skip: Container[int]
+    ) -> list[WalRecord]:
+        """Return the newest or the oldest records that wait and are not in `skip`, at least one if there is any."""
+        read = self._spool.read_newest if newest_first else self._spool.read
+        return _records(read(max_records=max_records, max_bytes=max_bytes, skip=skip))
 
     def replay(self) -> Iterator[WalRecord]:
         """Go through everything that waits, as found on opening."""
@@ -117,3 +122,8 @@ class Wal:
     def close(self) -> None:
         """Close; a second close does nothing."""
         self._spool.close()
+
+
+def _records(read: list[tuple[int, bytes]]) -> list[WalRecord]:
+    decoded = ((seq, _DECODER.decode(payload)) for seq, payload in read)
+    return [WalRecord(seq, payload.received_at, payload.body) for seq, payload in decoded]

@@ -181,6 +181,7 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
         late: it has been silent for longer than three of its intervals.
         version: of gpufleet, as it says.
         queue_records: what waits in its spool, as it says.
+        oldest_unsent: when the oldest of it was measured, as it says; None when nothing waits.
         dropped_total: what it dropped since its epoch began, as it says.
         missing: batches lost or still on the way, over all epochs.
         epochs: each run of sequence numbers.
@@ -195,6 +196,7 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
     late: bool
     version: str
     queue_records: int | None
+    oldest_unsent: dt.datetime | None
     dropped_total: int | None
     missing: int
     epochs: tuple[EpochRecord, ...]

@@ -1,0 +1,34 @@
+"""What may stand where a configuration names a hub."""
+
+from urllib.parse import urlsplit
+
+from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.tls import is_loopback
+
+
+def check_hub_url(key: str, url: str, *, shows_token: bool) -> None:
+    """Refuse what is not the root of an HTTP server, and to show a token to whoever listens on the way.
+
+    Args:
+        key: the key that is blamed.
+        url: what it says.
+        shows_token: a token is shown there, and the network is not said to be trusted.
+
+    Raises:
+        ImpossibleValueError: with the reason.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # read for its judgement: it is a number of a port
+    except ValueError as error:
+        raise ImpossibleValueError(key, f"{url!r} is not a hub: {error}") from error
+    if not url.isprintable() or " " in url or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ImpossibleValueError(key, f"{url!r} is not a hub: write http://HOST:PORT or https://HOST")
+    if parts.query or parts.fragment:
+        raise ImpossibleValueError(key, f"{url!r} has a query or fragment: write the hub's root only")
+    if shows_token and parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise ImpossibleValueError(
+            key,
+            f"{url!r} would take the token over the network in the clear: use https, or set insecure = true "
+            "beside it if the network is trusted",
+        )
