@@ -140,6 +140,14 @@ def test_a_silent_device_that_the_bus_shows_elsewhere_is_the_guests_now(world: W
     assert {reading.absent for reading in device.readings.values()} == {Reason.BOUND_TO_VFIO}
 
 
+def test_a_silent_device_that_the_bus_does_not_show_is_stale_and_stays(world: World) -> None:
+    fast(world, 0, gpu_power_watts=1.0)
+    world.clock.advance(31)
+    world.failed("nvml", Lane.FAST, Absent(Reason.NO_DRIVER, "Driver Not Loaded"))
+    world.passed("host", Lane.SLOW, inventory=())
+    assert only(snap(world)).readings["gpu_power_watts"].absent is Reason.STALE
+
+
 def test_dimensions_are_named_and_judged_alike(world: World) -> None:
     dims = (
         DimValue("host_network_up", ("eth0", "physical"), 1),

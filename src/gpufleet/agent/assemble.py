@@ -89,9 +89,10 @@ def _view(kept: Mapping[Source, Kept]) -> View:
 
 
 def _superseded(kept: Mapping[Source, Kept], state: State, now: float) -> bool:
-    """Whether a device that has gone silent is known, from the PCI bus, to be the driver's no longer.
+    """Whether a device that has gone silent is known, from the PCI bus, to be another driver's or nobody's now.
 
-    Its fastest lane tells that it is silent: what slower ones read before may not be old enough to be stale.
+    Its fastest lane tells that it is silent: what slower ones read before may not be old enough to be stale. That
+    the bus does not show it proves nothing, and takes no device away.
     """
     address = _view(kept).pci_address
     if state.inventory is None or address is None:
@@ -100,7 +101,8 @@ def _superseded(kept: Mapping[Source, Kept], state: State, now: float) -> bool:
     if not state.is_stale(*fastest, kept[fastest].ended, now):
         return False
     drivers = {function.address: function.driver for function in state.inventory.functions}
-    return drivers.get(address) != NVIDIA and state.inventory.ended > max(one.ended for one in kept.values())
+    rebound = address in drivers and drivers[address] != NVIDIA
+    return rebound and state.inventory.ended > max(one.ended for one in kept.values())
 
 
 def _pci_device(view: View, absent: Absent, at: int) -> Device:
