@@ -47,7 +47,7 @@ class RunningHub(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         host, port: where it answers; the port is the kernel's choice where the configuration says 0.
         secure: whether it speaks TLS.
-        task: the flusher; ends only when the hub is stopped.
+        task: what empties the log; ends only when the hub is stopped.
     """
 
     host: str
@@ -148,12 +148,13 @@ async def running_hub(
         task = asyncio.create_task(flusher.run(), name="flusher")
         try:
             door = Door(
-                await _credentials(config, parts.tokens, stack) if config.auth == "tokens" else None,
+                await credentials_of(parts.tokens, stack) if config.auth == "tokens" else None,
                 counters=parts.counters,
                 clock=clock,
             )
-            api = build_api(door, queries, clusters, parts.audit, status)
-            app = HubApp(door=door, endpoint=endpoint, api=api, recorder=Recorder(parts.audit, clock))
+            recorder = Recorder(parts.audit, clock)
+            api = build_api(door, queries, clusters, recorder, status)
+            app = HubApp(door=door, endpoint=endpoint, api=api, recorder=recorder)
             async with serve(app, host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS, tls=tls) as bound:
                 yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
         finally:
@@ -161,7 +162,7 @@ async def running_hub(
             await task
 
 
-async def _credentials(config: HubConfig, tokens: Tokens, stack: contextlib.AsyncExitStack) -> Credentials:
+async def credentials_of(tokens: Tokens, stack: contextlib.AsyncExitStack) -> Credentials:
     """Read the tokens, and see that changes are seen."""
     credentials = Credentials(tokens)
     if await asyncio.to_thread(credentials.load) == 0:
@@ -196,7 +197,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
     store.migrate()
     counters = Counters()
     ledger = Ledger(registry.sequences())
-    _replay(wal, ledger)
+    replay(wal, ledger)
     writer = Writer(
         wal=wal.epoch,
         store=store,
@@ -207,7 +208,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
     return _Parts(wal, registry, SqlTokens(database), SqlAudit(database), store, ledger, writer, counters)
 
 
-def _replay(wal: Wal, ledger: Ledger) -> None:
+def replay(wal: Wal, ledger: Ledger) -> None:
     """Hold every batch that was acknowledged and not flushed before the last stop or crash."""
     for record in wal.replay():
         try:

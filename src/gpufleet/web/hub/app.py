@@ -14,7 +14,6 @@ from gpufleet.hub.queries import Queries
 from gpufleet.hub.status import HubStatus
 from gpufleet.model.access import Principal
 from gpufleet.model.answer import ErrorAnswer
-from gpufleet.ports import Audit
 from gpufleet.web.hub.access import BATCHES
 from gpufleet.web.hub.allocations import Allocations
 from gpufleet.web.hub.auditing import AuditRoutes
@@ -74,7 +73,7 @@ def tenant_of(request: Request[Any, Principal, Any]) -> str | None:
     return request.auth.tenant
 
 
-def build_api(door: Door, queries: Queries, clusters: Clusters, audit: Audit, status: HubStatus) -> Litestar:
+def build_api(door: Door, queries: Queries, clusters: Clusters, recorder: Recorder, status: HubStatus) -> Litestar:
     """Build everything but the batches."""
     return Litestar(
         route_handlers=[Allocations, ClusterRoutes, Fleet, AuditRoutes, Health, openapi_document],
@@ -82,7 +81,7 @@ def build_api(door: Door, queries: Queries, clusters: Clusters, audit: Audit, st
         dependencies={
             "queries": Provide(lambda: queries, sync_to_thread=False),
             "clusters": Provide(lambda: clusters, sync_to_thread=False),
-            "audit": Provide(lambda: audit, sync_to_thread=False),
+            "recorder": Provide(lambda: recorder, sync_to_thread=False),
             "status": Provide(lambda: status, sync_to_thread=False),
             "tenant": Provide(tenant_of, sync_to_thread=False),
         },

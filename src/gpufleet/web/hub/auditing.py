@@ -1,6 +1,5 @@
 """Route of the audit log."""
 
-import asyncio
 from typing import Annotated
 
 from litestar import Controller, get
@@ -8,7 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from gpufleet.model.access import AuditRecord
-from gpufleet.ports import Audit
+from gpufleet.web.hub.recording import Recorder
 
 Before = Annotated[int | None, QueryParameter(description="Only entries of lower numbers than this.", ge=0, le=2**62)]
 Limit = Annotated[int, QueryParameter(description="At most this many.", ge=1, le=1000)]
@@ -22,7 +21,7 @@ class AuditRoutes(Controller):
 
     @get(summary="What was written, and by whom, newest first")
     async def list_audit(
-        self, audit: NamedDependency[Audit], before: Before = None, limit: Limit = 100
+        self, recorder: NamedDependency[Recorder], before: Before = None, limit: Limit = 100
     ) -> tuple[AuditRecord, ...]:
         """Return one page; the next one is `before` the last number of this."""
-        return await asyncio.to_thread(audit.newest, before, limit)
+        return await recorder.newest(before, limit)

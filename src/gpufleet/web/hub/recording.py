@@ -1,9 +1,9 @@
-"""Every write of somebody who may write goes to the audit log before it is answered."""
+"""The audit log: every write of somebody who may write goes there before it is answered."""
 
 import asyncio
 import logging
 
-from gpufleet.model.access import AuditEntry, Principal, Role
+from gpufleet.model.access import AuditEntry, AuditRecord, Principal, Role
 from gpufleet.model.answer import ErrorAnswer
 from gpufleet.model.errors import RegistryError
 from gpufleet.model.time import to_datetime
@@ -19,11 +19,15 @@ _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Recorder:
-    """Puts itself between a request and its answer where that is to be recorded."""
+    """Puts itself between a request and its answer where that is to be recorded, and shows what was."""
 
     def __init__(self, audit: Audit, clock: Clock) -> None:
         self._audit = audit
         self._clock = clock
+
+    async def newest(self, before: int | None, limit: int) -> tuple[AuditRecord, ...]:
+        """Return entries, newest first; see `ports.Audit`."""
+        return await asyncio.to_thread(self._audit.newest, before, limit)
 
     def between(self, scope: Scope, receive: Receive, send: Send, principal: Principal) -> tuple[Receive, Send]:
         """Return what to receive from and send to instead."""

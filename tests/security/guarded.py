@@ -1,0 +1,166 @@
+"""A hub that asks for tokens, and whoever comes to it."""
+
+import asyncio
+import contextlib
+import datetime as dt
+import http.client
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.config.hub import FlushConfig, HubConfig
+from gpufleet.config.tls import TlsConfig
+from gpufleet.hub.credentials import LOOK_SECONDS
+from gpufleet.model.access import Role, Token
+from gpufleet.registry.database import Database
+from gpufleet.registry.tokens import SqlTokens
+from gpufleet.wiring.hub import RunningHub, running_hub
+from tests.fakes.store import MemoryStore
+from tests.support.waiting import wait_until_async
+
+
+class MovedClock:
+    """The system's clock, that a test can put forward."""
+
+    def __init__(self) -> None:
+        self.ahead = dt.timedelta(0)
+
+    def now(self) -> dt.datetime:
+        return dt.datetime.now(dt.UTC) + self.ahead
+
+    def now_ns(self) -> int:
+        return time.time_ns() + int(self.ahead.total_seconds() * 1e9)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """One answer, to the byte."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def error(self) -> str:
+        error: str = self.document["error"]
+        return error
+
+
+class Guarded:
+    """A running hub with tokens, a store in memory, and tokens of every role for cluster `local` and tenant `acme`."""
+
+    def __init__(self, hub: RunningHub, store: MemoryStore, tokens: SqlTokens, clock: MovedClock) -> None:
+        self.hub = hub
+        self.store = store
+        self.tokens = tokens
+        self.clock = clock
+        self.secrets: dict[Role, str] = {}
+
+    async def make(self, role: Role, **more: Any) -> tuple[Token, str]:
+        """Make a token, and wait until the hub takes it."""
+        token, secret = self.tokens.create(role, self.clock.now(), **more)
+
+        async def known() -> bool:
+            return (await self.ask("/openapi.json", secret)).status == 200
+
+        await wait_until_async(known, what="the hub to know the token")
+        return token, secret
+
+    async def ask(
+        self,
+        path: str,
+        token: str | None = None,
+        method: str = "GET",
+        document: object = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Reply:
+        """Ask, showing a token if one is given."""
+        given = dict(headers or {})
+        if token is not None:
+            given["Authorization"] = f"Bearer {token}"
+        if document is not None:
+            body = msgspec.json.encode(document)
+            given["Content-Type"] = "application/json"
+        return await asyncio.to_thread(exchange, self.hub.port, method, path, given, body)
+
+    async def post(self, batch: bytes, token: str | None) -> Reply:
+        """Post a batch."""
+        return await self.ask("/v1/batches", token, "POST", headers={"Content-Type": CONTENT_TYPE}, body=batch)
+
+    async def until_refused(self, token: str) -> Reply:
+        """Wait until the hub refuses a token."""
+        reply = await self.ask("/openapi.json", token)
+
+        async def refused() -> bool:
+            nonlocal reply
+            reply = await self.ask("/openapi.json", token)
+            return reply.status == 401
+
+        await wait_until_async(refused, seconds=10 * LOOK_SECONDS, what="the hub to refuse the token")
+        return reply
+
+
+def exchange(
+    port: int,
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    body: bytes | None,
+    tls: ssl.SSLContext | None = None,
+) -> Reply:
+    """Send one request over a connection of its own."""
+    connection = (
+        http.client.HTTPSConnection("127.0.0.1", port, timeout=20, context=tls)
+        if tls
+        else http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    )
+    with contextlib.closing(connection):
+        connection.request(method, path, body=body, headers=dict(headers))
+        answer = connection.getresponse()
+        kept = {name.lower(): value for name, value in answer.getheaders() if name.lower() != "date"}
+        return Reply(answer.status, kept, answer.read())
+
+
+@contextlib.asynccontextmanager
+async def guarded(folder: Path, tls: TlsConfig | None = None) -> AsyncIterator[Guarded]:
+    """Run one; the tokens of every role are made before it starts."""
+    config = HubConfig(
+        listen="127.0.0.1:0",
+        state=str(folder),
+        auth="tokens",
+        tls=tls or TlsConfig(),
+        flush=FlushConfig(interval_seconds=0.1),
+    )
+    config.folder.mkdir(parents=True, exist_ok=True)
+    database = Database.open(config.registry_dsn)
+    database.migrate()
+    tokens, clock, store = SqlTokens(database), MovedClock(), MemoryStore()
+    secrets = {
+        Role.SENDER: tokens.create(Role.SENDER, clock.now(), cluster="local")[1],
+        Role.TENANT: tokens.create(Role.TENANT, clock.now(), tenant="acme")[1],
+        Role.OPERATOR: tokens.create(Role.OPERATOR, clock.now())[1],
+        Role.ADMIN: tokens.create(Role.ADMIN, clock.now())[1],
+    }
+    try:
+        async with running_hub(config, store=lambda _: store, clock=clock) as hub:
+            site = Guarded(hub, store, tokens, clock)
+            site.secrets.update(secrets)
+            yield site
+            if tls is None:
+                assert (await site.ask("/healthz")).status == 200, "the hub did not stay up"
+            assert not hub.task.done()
+    finally:
+        database.close()

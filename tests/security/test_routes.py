@@ -1,0 +1,117 @@
+"""Every route, and every role at its door."""
+
+from typing import Any, cast
+
+import pytest
+from litestar import get
+
+from gpufleet.hub.counters import Counters
+from gpufleet.model.access import LOCAL, Principal, Role
+from gpufleet.web.hub.access import ACCESS, BATCHES, is_open, refusal
+from gpufleet.web.hub.app import build_api
+from gpufleet.web.hub.door import Door
+from tests.fakes.clock import FakeClock
+from tests.security.guarded import Guarded, Reply
+
+NONE, S, T, O, A = None, Role.SENDER, Role.TENANT, Role.OPERATOR, Role.ADMIN  # noqa: E741 - one letter a column
+
+# Written down a second time, on purpose: the table that is enforced is held against this one.
+MAY: dict[tuple[str, str], set[Role | None]] = {
+    ("POST", "/v1/batches"): {S},
+    ("GET", "/v1/allocations"): {T, O, A},
+    ("GET", "/v1/allocations/{allocation_id}"): {T, O, A},
+    ("GET", "/v1/allocations/{allocation_id}/metrics"): {T, O, A},
+    ("GET", "/v1/allocations/{allocation_id}/series"): {T, O, A},
+    ("PUT", "/v1/allocations/{allocation_id}"): {A},
+    ("DELETE", "/v1/allocations/{allocation_id}"): {A},
+    ("GET", "/v1/clusters"): {O, A},
+    ("GET", "/v1/clusters/{cluster_id}"): {O, A},
+    ("PUT", "/v1/clusters/{cluster_id}"): {A},
+    ("DELETE", "/v1/clusters/{cluster_id}"): {A},
+    ("GET", "/v1/machines"): {O, A},
+    ("GET", "/v1/machines/{machine_id}"): {O, A},
+    ("GET", "/v1/nodes"): {O, A},
+    ("GET", "/v1/gpus"): {O, A},
+    ("GET", "/v1/gpus/{gpu_id}"): {O, A},
+    ("GET", "/v1/senders"): {O, A},
+    ("GET", "/v1/audit"): {A},
+    ("GET", "/healthz"): {NONE, S, T, O, A},
+    ("GET", "/readyz"): {O, A},
+    ("GET", "/metrics"): {O, A},
+    ("GET", "/openapi.json"): {S, T, O, A},
+    ("GET", "/openapi"): {S, T, O, A},
+    ("GET", "/openapi/openapi.json"): {S, T, O, A},
+    ("GET", "/openapi/{path}"): {S, T, O, A},
+}
+
+
+def api() -> Any:
+    door = Door(None, counters=Counters(), clock=FakeClock())
+    nothing = cast(Any, None)  # no question is asked here
+    return build_api(door, nothing, nothing, nothing, nothing)
+
+
+def test_every_route_has_a_row_and_every_row_a_route() -> None:
+    routes = {(method, route.path_format) for route in api().routes for method in route.methods if method != "OPTIONS"}
+    assert routes | {("POST", BATCHES)} == set(ACCESS) == set(MAY)
+
+
+@pytest.mark.parametrize("route", MAY)
+def test_the_table_says_what_is_meant(route: tuple[str, str]) -> None:
+    for role in Role:
+        principal = Principal(id="x", roles=frozenset({role}))
+        assert (refusal(*route, principal) is None) == (role in MAY[route]), role
+    assert is_open(*route) == (NONE in MAY[route])
+    assert refusal(*route, LOCAL) is None
+
+
+async def test_a_route_without_a_row_is_refused_whoever_asks() -> None:
+    called = False
+
+    @get("/v1/forgotten", sync_to_thread=False)
+    def forgotten() -> str:
+        nonlocal called
+        called = True
+        return "secret"
+
+    application = api()
+    application.register(forgotten)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/v1/forgotten", "raw_path": b"/v1/forgotten"}
+    await application({**scope, "headers": [], "query_string": b"", "auth": LOCAL}, receive, send)
+    assert (sent[0]["status"], called) == (403, False)
+
+
+@pytest.mark.parametrize("role", [NONE, *Role])
+async def test_at_every_door(site: Guarded, role: Role | None) -> None:
+    secret = site.secrets[role] if role else None
+    for (method, route), may in MAY.items():
+        path = route.replace("{allocation_id}", "x").replace("{cluster_id}", "x").replace("{machine_id}", "x")
+        path = path.replace("{gpu_id}", "x").replace("{path}", "x")
+        reply: Reply = await site.ask(path, secret, method)
+        if role in may:
+            assert reply.status not in (401, 403), f"{method} {path}"
+        else:
+            assert reply.status == (403 if role else 401), f"{method} {path}"
+            assert reply.error == ("forbidden" if role else "no_token")
+
+
+@pytest.mark.parametrize(
+    "path", ["//v1/nodes", "/v1/nodes/", "/v1//nodes", "/%76%31/nodes", "/v1/nodes?x=/healthz", "/healthz/../v1/nodes"]
+)
+async def test_another_spelling_of_a_path_opens_no_door(site: Guarded, path: str) -> None:
+    assert (await site.ask(path)).status == 401
+    assert (await site.ask(path, site.secrets[Role.SENDER])).status in (403, 404)
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PATCH", "POST", "TRACE", "PUT", "DELETE"])
+async def test_another_method_opens_no_door(site: Guarded, method: str) -> None:
+    assert (await site.ask("/v1/nodes", None, method)).status == 401
+    assert (await site.ask("/v1/nodes", site.secrets[Role.TENANT], method)).status in (204, 403, 405)

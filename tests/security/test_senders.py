@@ -1,0 +1,53 @@
+"""A sender posts for its own cluster, and does nothing else."""
+
+from gpufleet.model.access import Role
+from tests.fakes.batches import body
+from tests.security.guarded import Guarded
+from tests.web.hub.site import now
+
+
+async def test_its_own_cluster_is_taken(site: Guarded) -> None:
+    reply = await site.post(body(1, now()), site.secrets[Role.SENDER])
+    assert (reply.status, reply.document["status"]) == (200, "accepted")
+
+
+async def test_nobody_and_no_other_role_posts(site: Guarded) -> None:
+    assert (await site.post(body(1, now()), None)).error == "no_token"
+    for role in (Role.TENANT, Role.OPERATOR, Role.ADMIN):
+        reply = await site.post(body(1, now()), site.secrets[role])
+        assert (reply.status, reply.error) == (403, "forbidden")
+
+
+async def test_a_body_that_claims_another_cluster(site: Guarded) -> None:
+    admin = site.secrets[Role.ADMIN]
+    assert (await site.ask("/v1/clusters/theirs", admin, "PUT", {"team": "them"})).status == 201
+    sender = site.secrets[Role.SENDER]
+    registered = await site.post(body(1, now(), cluster="theirs"), sender)
+    assert (registered.status, registered.error, registered.document["field"]) == (403, "other_cluster", "cluster")
+    unknown = await site.post(body(1, now(), cluster="nobody"), sender)
+    assert unknown.body == registered.body.replace(b"theirs", b"nobody")  # whether it exists is not told
+
+
+async def test_another_cluster_s_token(site: Guarded) -> None:
+    _, theirs = await site.make(Role.SENDER, cluster="theirs")
+    assert (await site.post(body(1, now()), theirs)).error == "other_cluster"
+
+
+async def test_an_unregistered_cluster_is_told_from_another_one_s(site: Guarded) -> None:
+    _, theirs = await site.make(Role.SENDER, cluster="theirs")
+    batch = body(1, now(), cluster="theirs")
+    refused = await site.post(batch, theirs)
+    assert (refused.status, refused.error) == (403, "foreign_cluster")
+    admin = site.secrets[Role.ADMIN]
+    assert (await site.ask("/v1/clusters/theirs", admin, "PUT", {})).status == 201
+    assert (await site.post(batch, theirs)).status == 200
+    assert (await site.ask("/v1/clusters/theirs", admin, "DELETE")).status == 200
+    assert (await site.post(body(2, now(), cluster="theirs"), theirs)).error == "foreign_cluster"
+
+
+async def test_nothing_of_a_refused_batch_is_kept(site: Guarded) -> None:
+    await site.post(body(1, now(), cluster="nobody"), site.secrets[Role.SENDER])
+    await site.post(body(1, now()), site.secrets[Role.SENDER])
+    senders = (await site.ask("/metrics", site.secrets[Role.OPERATOR])).body.decode()
+    assert "gpufleet_hub_accepted_batches_total 1\n" in senders
+    assert 'gpufleet_hub_rejected_batches_total{reason="other_cluster"} 1\n' in senders

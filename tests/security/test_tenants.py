@@ -1,0 +1,91 @@
+"""A tenant sees its own, and of others not even that they are."""
+
+import pytest
+
+from gpufleet.model.access import Role
+from tests.fakes.batches import body
+from tests.security.guarded import Guarded
+from tests.support.waiting import wait_until_async
+from tests.web.hub.site import now
+
+QUESTIONS = [
+    "",
+    "/metrics",
+    "/series?metric=gpu_power_watts",
+    "/series?metric=gpu_power_watts&step=1s&start=2026-01-01T00:00:00Z&end=2026-01-01T00:01:00Z",
+    "/series?metric=nonsense",
+    "/series?metric=gpu_power_watts&step=nonsense",
+    "/series",
+]
+
+
+def allocation(tenant: str | None) -> dict[str, object]:
+    spec: dict[str, object] = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}}
+    return {**spec, "tenant": tenant} if tenant else spec
+
+
+@pytest.fixture
+async def full(site: Guarded) -> Guarded:
+    """Give a site with an allocation of the tenant, one of another and one of nobody, and readings of their machine."""
+    admin = site.secrets[Role.ADMIN]
+    for name, tenant in (("mine", "acme"), ("ours", "other"), ("free", None), ("past", "other")):
+        assert (await site.ask(f"/v1/allocations/{name}", admin, "PUT", allocation(tenant))).status == 201
+    assert (await site.ask("/v1/allocations/past", admin, "DELETE")).status == 200
+    assert (await site.post(body(1, now()), site.secrets[Role.SENDER])).status == 200
+
+    async def stored() -> bool:
+        return site.store.seqs == [1]
+
+    await wait_until_async(stored, what="the batch in the store")
+    return site
+
+
+async def test_its_own_is_answered(full: Guarded) -> None:
+    mine = full.secrets[Role.TENANT]
+    assert [one["id"] for one in (await full.ask("/v1/allocations", mine)).document] == ["mine"]
+    assert (await full.ask("/v1/allocations/mine", mine)).document["spec"]["tenant"] == "acme"
+    answer = (await full.ask("/v1/allocations/mine/metrics", mine)).document
+    assert (answer["source"], answer["aggregate"]["reporting"]) == ("host_local_probe", 2)
+    assert (await full.ask("/v1/allocations/mine/series?metric=gpu_power_watts", mine)).status == 200
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("name", ["ours", "free", "past"])
+async def test_another_s_is_answered_byte_for_byte_as_one_that_is_not_there(
+    full: Guarded, name: str, question: str
+) -> None:
+    mine = full.secrets[Role.TENANT]
+    there = await full.ask(f"/v1/allocations/{name}{question}", mine)
+    not_there = await full.ask(f"/v1/allocations/none{question}", mine)
+    assert there.status in (400, 404)
+    assert there.status == not_there.status
+    assert there.headers == not_there.headers
+    assert there.body == not_there.body.replace(b"none", name.encode())
+    # while for who may see it, it is there
+    assert (await full.ask(f"/v1/allocations/{name}", full.secrets[Role.OPERATOR])).status == 200
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+async def test_writing_tells_nothing_either(full: Guarded, method: str) -> None:
+    mine = full.secrets[Role.TENANT]
+    replies = {
+        (reply.status, reply.body)
+        for reply in [
+            await full.ask(f"/v1/allocations/{name}", mine, method, allocation("acme"))
+            for name in ("mine", "ours", "none", "!!")
+        ]
+    }
+    assert len(replies) == 1
+    assert replies.pop()[0] == 403
+    assert (await full.ask("/v1/allocations/ours", full.secrets[Role.ADMIN])).document["generation"] == 1
+
+
+async def test_an_allocation_cannot_be_handed_to_a_tenant_who_would_read_another_s_past(full: Guarded) -> None:
+    reply = await full.ask("/v1/allocations/ours", full.secrets[Role.ADMIN], "PUT", allocation("acme"))
+    assert (reply.status, reply.error) == (409, "conflict")
+    assert (await full.ask("/v1/allocations/ours", full.secrets[Role.TENANT])).status == 404
+
+
+async def test_the_fleet_is_not_a_tenant_s(full: Guarded) -> None:
+    for path in ("/v1/nodes", "/v1/gpus", "/v1/gpus/GPU-0", "/v1/gpus/GPU-none", "/v1/machines", "/v1/senders"):
+        assert (await full.ask(path, full.secrets[Role.TENANT])).status == 403

@@ -1,0 +1,36 @@
+"""An authority of the tests' own, and certificates by it."""
+
+import ssl
+from pathlib import Path
+
+import trustme
+
+
+class Authority:
+    """Issues certificates for 127.0.0.1; `file` holds what a client has to trust."""
+
+    def __init__(self, folder: Path, name: str = "ca") -> None:
+        self._ca = trustme.CA()
+        self.file = folder / f"{name}.pem"
+        self._ca.cert_pem.write_to_path(self.file)
+
+    @property
+    def trusting(self) -> ssl.SSLContext:
+        """A client's context that trusts this authority alone."""
+        return ssl.create_default_context(cafile=self.file)
+
+    def issue(self, certificate: Path, key: Path) -> None:
+        """Write a new certificate and its key, each put in place at once."""
+        made = self._ca.issue_cert("127.0.0.1")
+        for content, path in (
+            (b"".join(part.bytes() for part in made.cert_chain_pems), certificate),
+            (made.private_key_pem.bytes(), key),
+        ):
+            put_in_place(path, content)
+
+
+def put_in_place(path: Path, content: bytes) -> None:
+    """Replace a file as an operator should: nobody ever reads half of it."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_bytes(content)
+    beside.replace(path)
