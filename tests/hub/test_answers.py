@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.answers import NOBODY_ANSWERS, answer
+from gpufleet.hub.answers import NOBODY_ANSWERS, answer, listed_ids
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.answer import AllocationAnswer, MachineRecord
@@ -227,6 +227,38 @@ def test_only_listed_devices_answer_and_unknown_ones_are_shown_as_such() -> None
     assert [device.uuid for device in found.devices] == ["GPU-2", "GPU-3", "GPU-gone"]
     assert {one.absent for one in found.devices[2].readings.values()} == {Reason.NOT_REPORTED}
     assert found.aggregate.coverage == "2 of 3 devices"
+
+
+HANDED_OVER = [
+    stored(gpu_sample(gpu_view(1), NOW), age=60),
+    stored(
+        gpu_sample(
+            View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:01:00.0"),
+            NOW,
+            gpu_power_watts=Absent(Reason.BOUND_TO_VFIO),
+        )
+    ),
+]
+"""A GPU that the driver showed until it was handed to a guest."""
+
+
+def test_a_listed_device_that_was_handed_over_tells_so_by_either_name() -> None:
+    for name in ("GPU-1", "0000:01:00.0"):
+        (device,) = ask(bare_metal(devices=(name,)), HANDED_OVER).devices
+        assert device.readings["gpu_power_watts"].absent is Reason.BOUND_TO_VFIO
+
+
+def test_a_device_listed_by_both_its_names_is_one() -> None:
+    found = ask(bare_metal(devices=("GPU-1", "0000:01:00.0")), FRESH)
+    assert found.aggregate.coverage == "1 of 1 devices"
+
+
+def test_history_of_a_listed_device_is_of_every_key_it_had() -> None:
+    assert listed_ids(bare_metal(devices=("0000:01:00.0",)), record(), HANDED_OVER) == frozenset(
+        {"local/m-a/gpu/GPU-1", "local/m-a/gpu/pci/0000:01:00.0"}
+    )
+    assert listed_ids(bare_metal(devices=("GPU-1",)), record(), HANDED_OVER) == frozenset({"local/m-a/gpu/GPU-1"})
+    assert listed_ids(bare_metal(), record(), HANDED_OVER) is None
 
 
 def test_a_machine_without_samples_is_not_collected() -> None:

@@ -5,12 +5,12 @@ can see that part: from inside the guest, or by attribution. Until those exist t
 reason, and not one value of the host is in it: a host's GPU never speaks for a guest's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from gpufleet.hub.freshness import Freshness
-from gpufleet.hub.readings import all_stale, devices, merge, merge_dimensions
+from gpufleet.hub.readings import all_stale, devices, known_views, merge, merge_dimensions
 from gpufleet.model.absence import Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec
@@ -105,22 +105,18 @@ def answer(
     return _host_answer(allocation, located.machine, stored, readers, now, stale_after_seconds)
 
 
-def listed_ids(
-    allocation: Allocation, machine: MachineRecord, stored: Sequence[StoredSample], freshness: Freshness
-) -> frozenset[str] | None:
-    """Return the ids of the devices that the allocation lists, or None when it has the whole machine."""
-    if allocation.spec.devices is None:
+def listed_ids(allocation: Allocation, machine: MachineRecord, stored: Sequence[StoredSample]) -> frozenset[str] | None:
+    """Return the ids that the listed devices have or had, or None when the allocation has the whole machine."""
+    names = allocation.spec.devices
+    if names is None:
         return None
-    own = [one for one in stored if _is_host_side(one)]
-    found = devices(machine.cluster, machine.id, own, freshness)
-    return frozenset(one.id for one in _allocated(found, machine, allocation.spec))
-
-
-def expected_gpus(allocation: Allocation) -> int:
-    """Return how many GPUs the allocation should have, by the devices it lists or the counts it declares."""
-    spec = allocation.spec
-    listed = sum(not name.startswith("MIG-") for name in spec.devices or ())
-    return max(listed, sum(spec.expected.values()))
+    addresses = {_address(name) for name in names} - {None}
+    views = known_views([one for one in stored if _is_host_side(one)])
+    return frozenset(
+        f"{machine.cluster}/{machine.id}/{key}"
+        for key, view in views.items()
+        if view.uuid in names or view.pci_address in addresses
+    )
 
 
 def last_error(readers: Sequence[ReaderStatus]) -> str | None:
@@ -146,7 +142,8 @@ def _host_answer(
     freshness = Freshness(now, stale_after_seconds, readers)
     heard = [one.received_at for one in own if freshness.is_heard(one.received_at)]
     received_at = max(heard or [one.received_at for one in own])
-    found = _allocated(devices(machine.cluster, machine.id, own, freshness), machine, allocation.spec)
+    homes = {view.uuid: view.pci_address for view in known_views(own).values() if view.uuid and view.pci_address}
+    found = _allocated(devices(machine.cluster, machine.id, own, freshness), machine, allocation.spec, homes)
     of_host = [one for one in own if one.sample.view is None]
     host = merge(of_host, freshness)
     host_dimensions = merge_dimensions(of_host, freshness)
@@ -162,7 +159,9 @@ def _host_answer(
         received_at=to_datetime(received_at),
         age_seconds=freshness.age_seconds(received_at),
         last_error=error,
-        aggregate=aggregate([one.readings for one in found if one.kind is ViewKind.GPU], expected_gpus(allocation)),
+        aggregate=aggregate(
+            [one.readings for one in found if one.kind is ViewKind.GPU], sum(allocation.spec.expected.values())
+        ),
         machine=machine.id,
         devices=found,
         host=host,
@@ -177,9 +176,13 @@ def _is_host_side(stored: StoredSample) -> bool:
 
 
 def _allocated(
-    found: tuple[AnswerDevice, ...], machine: MachineRecord, spec: AllocationSpec
+    found: tuple[AnswerDevice, ...], machine: MachineRecord, spec: AllocationSpec, homes: Mapping[str, str]
 ) -> tuple[AnswerDevice, ...]:
-    """Keep the devices that the allocation lists, if it lists any; one that is not there is listed without values."""
+    """Keep the devices that the allocation lists, if it lists any; one that is not there is listed without values.
+
+    A UUID that no driver shows any more stands for what the PCI bus shows at its last address (`homes`): that has a
+    reason and no values, so it cannot be another GPU's.
+    """
     if spec.devices is None:
         return found
     by_name: dict[str, list[AnswerDevice]] = {}
@@ -190,6 +193,7 @@ def _allocated(
     listed: dict[str, AnswerDevice] = {}
     for name in spec.devices:
         fits = by_name.get(name) or by_name.get(_address(name) or "")
+        fits = fits or [one for one in by_name.get(homes.get(name, ""), ()) if one.side is Side.PCI_ONLY]
         for one in fits or [_never_seen(name, machine)]:
             listed.setdefault(one.id, one)
     return tuple(listed.values())
@@ -220,6 +224,7 @@ def _never_seen(name: str, machine: MachineRecord) -> AnswerDevice:
 
 
 def _unavailable(allocation: Allocation, reason: Reason, detail: str) -> AllocationAnswer:
+    listed = sum(not name.startswith("MIG-") for name in allocation.spec.devices or ())
     return AllocationAnswer(
         allocation=allocation,
         source=Provenance.UNAVAILABLE,
@@ -229,7 +234,7 @@ def _unavailable(allocation: Allocation, reason: Reason, detail: str) -> Allocat
         received_at=None,
         age_seconds=None,
         last_error=None,
-        aggregate=aggregate([], expected_gpus(allocation)),
+        aggregate=aggregate([], max(listed, sum(allocation.spec.expected.values()))),
         machine=None,
         devices=(),
         host={},

@@ -183,12 +183,7 @@ class Queries:
         if machine is None:
             assert located.reason is not None
             return history.no_series(allocation, located.reason, located.detail, own)
-        listed = answers.listed_ids(
-            allocation,
-            machine,
-            self._store.latest(machine.cluster, machine.id),
-            self._freshness(self._readers(machine)),
-        )
+        listed = answers.listed_ids(allocation, machine, self._store.latest(machine.cluster, machine.id))
         points = self._store.series(machine.cluster, machine.id, metrics, own.start, own.end, own.step)
         return history.series_answer(allocation, machine, points, own, listed=listed)
 

@@ -74,13 +74,23 @@ def devices(
     cluster: str, machine: str, samples: Sequence[StoredSample], freshness: Freshness
 ) -> tuple[AnswerDevice, ...]:
     """Put the samples of a machine's views together as devices, in the order of their addresses."""
+    by_key = _by_view(samples)
+    newest = _one_key_a_unit(by_key)
+    built = [_device(cluster, machine, newest[key], by_key[key], freshness) for key in newest]
+    return tuple(sorted(built, key=lambda device: (device.pci_address or "~", device.kind, device.id)))
+
+
+def known_views(samples: Sequence[StoredSample]) -> dict[str, View]:
+    """Return every view that was ever told of by its key, also those whose device has another key by now."""
+    return {key: newest_view(of_view) for key, of_view in _by_view(samples).items()}
+
+
+def _by_view(samples: Sequence[StoredSample]) -> dict[str, list[StoredSample]]:
     by_key: dict[str, list[StoredSample]] = {}
     for stored in samples:
         if stored.sample.view is not None:
             by_key.setdefault(stored.sample.view.key, []).append(stored)
-    newest = _one_key_a_unit(by_key)
-    built = [_device(cluster, machine, newest[key], by_key[key], freshness) for key in newest]
-    return tuple(sorted(built, key=lambda device: (device.pci_address or "~", device.kind, device.id)))
+    return by_key
 
 
 def all_stale(readings: Mapping[str, Reading]) -> dict[str, Reading]:
