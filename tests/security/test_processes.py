@@ -1,0 +1,85 @@
+"""Both daemons as they are run: TLS, tokens, and whatever comes to their ports."""
+
+import contextlib
+import json
+import socket
+import ssl
+from pathlib import Path
+
+from tests.security.guarded import exchange
+from tests.support.authority import Authority
+from tests.support.command import gpufleet
+from tests.support.processes import Gpufleet, free_port
+from tests.support.waiting import wait_until
+
+IDLE = 500
+"""Connections that say nothing."""
+
+
+def made(folder: Path, *arguments: str) -> Path:
+    """Make a token on the registry, before there is a hub, and keep it in a file."""
+    done = gpufleet("token", "create", "--state", str(folder), *arguments)
+    assert done.returncode == 0, done.stderr
+    file = folder / f"{arguments[1]}.token"
+    file.write_text(done.stdout)
+    return file
+
+
+def test_a_whole_way_behind_tokens_and_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = tmp_path / "server.crt", tmp_path / "server.key"
+    authority.issue(certificate, key)
+    admin, sender = made(tmp_path, "--role", "admin"), made(tmp_path, "--role", "sender", "--cluster", "rack-7")
+    hub_port, agent_port = free_port(), free_port()
+    tls = f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n'
+    (tmp_path / "hub.toml").write_text(f'auth = "tokens"\nlisten = "0.0.0.0:{hub_port}"\nstate = "{tmp_path}"\n{tls}')
+    (tmp_path / "agent.toml").write_text(
+        f'cluster = "rack-7"\nnode = "n1"\nlisten = "0.0.0.0:{agent_port}"\nstate = "{tmp_path}"\n'
+        f'token_file = "{admin}"\n{tls}\n[lanes]\nfast = 1.0\n[readers.nvml]\nenabled = false\n'
+        f'[hub]\nurl = "https://127.0.0.1:{hub_port}"\ntoken_file = "{sender}"\nca = "{authority.file}"\n'
+    )
+    shown = ("--ca", str(authority.file), "--token-file", str(admin))
+    asked = ("--hub", f"https://127.0.0.1:{hub_port}", *shown)
+
+    def up(port: int) -> bool:
+        with contextlib.suppress(OSError):
+            return exchange(port, "GET", "/healthz", {}, None, authority.trusting).status == 200
+        return False
+
+    with (
+        Gpufleet(["hub", "--config", str(tmp_path / "hub.toml")], tmp_path / "hub.log") as hub,
+        Gpufleet(["agent", "--config", str(tmp_path / "agent.toml")], tmp_path / "agent.log") as agent,
+    ):
+        for port in (hub_port, agent_port):
+            wait_until(lambda port=port: up(port), seconds=60, what=f"port {port}")  # type: ignore[misc]
+        # the cluster is not registered: batches wait at the agent
+        done = gpufleet("cluster", "put", "rack-7", "--expect", "H200=8", *asked)
+        assert (done.returncode, json.loads(done.stdout)["served"]) == (0, True), done.stderr
+
+        def arrived() -> bool:
+            found = gpufleet("query", "nodes", "--json", *asked)
+            assert found.returncode == 0, found.stderr
+            return "n1" in found.stdout
+
+        wait_until(arrived, seconds=60, what="the node at the hub")
+        assert gpufleet("why", "host", "--agent", f"https://127.0.0.1:{agent_port}", *shown).returncode == 0
+        assert gpufleet("query", "nodes", *asked[:2]).returncode == 1
+        before = ssl.get_server_certificate(("127.0.0.1", hub_port))
+        with contextlib.ExitStack() as idle:
+            for port in (hub_port, agent_port):
+                for _ in range(IDLE if port == hub_port else IDLE // 10):
+                    silent = idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                silent.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert up(port)
+            authority.issue(certificate, key)
+            wait_until(
+                lambda: ssl.get_server_certificate(("127.0.0.1", hub_port)) != before, what="the new certificate"
+            )
+        assert (hub.process.poll(), agent.process.poll()) == (None, None)
+        assert up(hub_port)
+        assert agent.stop() == 0
+        assert hub.stop() == 0
+    log = (tmp_path / "hub.log").read_text() + (tmp_path / "agent.log").read_text()
+    assert "Traceback" not in log
+    for file in (admin, sender):
+        assert file.read_text().strip() not in log
