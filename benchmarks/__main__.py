@@ -1,9 +1,9 @@
-"""Run every benchmark, or those that are named: `python -m benchmarks [agent codec ingest spool store]`."""
+"""Run every benchmark, or those that are named: `python -m benchmarks [agent codec ingest relay spool store]`."""
 
 import subprocess
 import sys
 
-NAMES = ("agent", "codec", "spool", "store", "ingest")
+NAMES = ("agent", "codec", "spool", "store", "ingest", "relay")
 
 
 def main(asked: list[str]) -> int:

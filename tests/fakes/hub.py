@@ -8,6 +8,7 @@ from typing import Self
 from aiohttp import web
 
 from gpufleet.codecs.batch import decode
+from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, unpack
 from gpufleet.model.wire import WireBatch
 
 Answer = tuple[int, dict[str, str]]
@@ -20,6 +21,7 @@ class FakeHub:
         self.answer = answer
         self.posts: list[WireBatch] = []
         self.taken: list[WireBatch] = []
+        self.takes_bundles = True
         self.url = ""
         self.arrived = asyncio.Event()
 
@@ -48,11 +50,19 @@ class FakeHub:
         return [batch.seq for batch in self.taken]
 
     async def _take(self, request: web.Request) -> web.Response:
-        assert request.content_type == "application/vnd.gpufleet.batch"
-        batch = decode(await request.read())
+        if request.content_type == BUNDLE_CONTENT_TYPE and self.takes_bundles:
+            answers = [self._judge(body)[0] for body in unpack(await request.read())]
+            return web.json_response({"answers": [{"status": status} for status in answers]})
+        if request.content_type != "application/vnd.gpufleet.batch":
+            return web.json_response({"detail": "what is that?"}, status=415)
+        status, headers = self._judge(await request.read())
+        return web.json_response({"detail": "as the test says"}, status=status, headers=headers)
+
+    def _judge(self, body: bytes) -> Answer:
+        batch = decode(body)
         self.posts.append(batch)
         status, headers = self.answer(batch)
         if status == 200:
             self.taken.append(batch)
         self.arrived.set()
-        return web.json_response({"detail": "as the test says"}, status=status, headers=headers)
+        return status, headers

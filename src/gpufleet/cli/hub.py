@@ -34,6 +34,9 @@ def hub(
         str | None,
         typer.Option(metavar="DSN", help="chdb:///FOLDER or clickhouse://HOST:PORT/DATABASE [default: embedded]."),
     ] = None,
+    relay_to: Annotated[
+        str | None, typer.Option(metavar="URL", help="Keep no store: pass every batch on to this hub.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
 ) -> None:
     """Take batches of a fleet, keep them, and answer from them. Runs until stopped."""
@@ -47,6 +50,7 @@ def hub(
             "insecure_listen": insecure_listen,
             "state": state,
             "store": store,
+            "relay.to": relay_to,
             "log_level": log_level,
         },
     )
@@ -58,6 +62,9 @@ async def run_hub(config: HubConfig, stop: asyncio.Event) -> None:
     """Run a hub until `stop` is set."""
     from gpufleet.wiring.hub import running_hub
 
+    if config.relay.to is not None:
+        await run_relay(config, stop)
+        return
     async with running_hub(config) as running:
         log.info("hub answers at %s: /v1/nodes, /v1/gpus, /openapi.json, /metrics", running.url)
         log.info("hub keeps its state in %s", config.folder)
@@ -65,3 +72,15 @@ async def run_hub(config: HubConfig, stop: asyncio.Event) -> None:
         await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         log.info("hub stops: flushing what it has")
+
+
+async def run_relay(config: HubConfig, stop: asyncio.Event) -> None:
+    """Run a relay until `stop` is set."""
+    from gpufleet.wiring.relay import running_relay
+
+    async with running_relay(config) as running:
+        log.info("relay answers at %s: /v1/senders, /metrics; passes on to %s", running.url, config.relay.to)
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        log.info("relay stops: passing on what it has")

@@ -7,12 +7,13 @@
     405, 408 slow_body, 413 too_large, 415 bad_content_type
     503 overloaded, log_full      with Retry-After: send it again
 
-Nothing but 200 is an acknowledgement.
+Nothing but 200 is an acknowledgement. A bundle is one body of several batches; each has its own answer in there.
 """
 
 import asyncio
 
 from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BodyAnswer, BundleAnswer, unpack
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.ingest import ForeignClusterError, Ingest, OtherClusterError, Taken
 from gpufleet.hub.pressure import Pressure
@@ -23,7 +24,10 @@ from gpufleet.web.hub.respond import Receive, Scope, Send, header, respond
 
 RETRY_AFTER_SECONDS = 2
 
-_CONTENT_TYPES = {CONTENT_TYPE, "application/msgpack", "application/x-msgpack"}
+_CONTENT_TYPES = {CONTENT_TYPE, "application/msgpack", "application/x-msgpack", BUNDLE_CONTENT_TYPE}
+
+BODIES_A_TURN = 16
+"""Bodies of a bundle that are begun before other requests have a turn."""
 
 
 class _RefusedError(Exception):
@@ -63,8 +67,13 @@ class BatchEndpoint:
         """Answer one request; `bound_to` is the only cluster that who asks may post for, if there is one."""
         body = _Body(self._pressure, self._max_body)
         try:
-            self._check_head(scope)
-            taken = await self._take(body, scope, receive, bound_to)
+            content_type = self._check_head(scope)
+            content = await self._read(body, scope, receive)
+            taken: Taken | BundleAnswer
+            if content_type == BUNDLE_CONTENT_TYPE:
+                taken = await self._take_bundle(content, bound_to)
+            else:
+                taken = await self._take(content, bound_to)
         except _GoneError:
             self._counters.rejected["client_gone"] += 1
             return
@@ -76,7 +85,7 @@ class BatchEndpoint:
             body.close()
         await _respond(send, 200, taken)
 
-    def _check_head(self, scope: Scope) -> None:
+    def _check_head(self, scope: Scope) -> str:
         if scope["method"] != "POST":
             raise _RefusedError(405, "method_not_allowed", "batches are posted")
         content_type = _header(scope, b"content-type").partition(";")[0].strip().lower()
@@ -84,15 +93,49 @@ class BatchEndpoint:
             raise _RefusedError(415, "bad_content_type", f"{content_type!r}: a batch is {CONTENT_TYPE}", "Content-Type")
         if _header(scope, b"content-encoding").lower() not in ("", "identity"):
             raise _RefusedError(415, "bad_content_type", "a batch compresses itself", "Content-Encoding")
+        return content_type
 
-    async def _take(self, body: "_Body", scope: Scope, receive: Receive, bound_to: str | None) -> Taken:
+    async def _read(self, body: "_Body", scope: Scope, receive: Receive) -> bytes:
         body.expect(_header(scope, b"content-length"))
         try:
             async with asyncio.timeout(self._timeout):
-                content = await body.read(receive)
+                return await body.read(receive)
         except TimeoutError as error:
             words = f"the body did not arrive within {self._timeout:g} s"
             raise _RefusedError(408, "slow_body", words) from error
+
+    async def _take_bundle(self, content: bytes, bound_to: str | None) -> BundleAnswer:
+        try:
+            bodies = unpack(content)
+        except WireLimitError as error:
+            raise _RefusedError(413, "too_large", str(error), error.field) from error
+        except WireError as error:
+            raise _RefusedError(400, "bad_bundle", str(error), error.field) from error
+        tasks: list[asyncio.Task[BodyAnswer]] = []
+        async with asyncio.TaskGroup() as group:
+            for number, body in enumerate(bodies, 1):
+                tasks.append(group.create_task(self._take_one(body, bound_to)))
+                if number % BODIES_A_TURN == 0:
+                    await asyncio.sleep(0)
+        return BundleAnswer([task.result() for task in tasks])
+
+    async def _take_one(self, body: bytes, bound_to: str | None) -> BodyAnswer:
+        try:
+            taken = await self._take(body, bound_to)
+        except _RefusedError as refused:
+            answer = refused.answer
+            self._counters.rejected[answer.error] += 1
+            retry_after = float(RETRY_AFTER_SECONDS) if refused.status == 503 else None
+            return BodyAnswer(
+                status=refused.status,
+                error=answer.error,
+                detail=answer.detail,
+                field=answer.field,
+                retry_after=retry_after,
+            )
+        return BodyAnswer(status=200, result=taken.status, seq=taken.seq)
+
+    async def _take(self, content: bytes, bound_to: str | None) -> Taken:
         self._counters.received_bodies += 1
         self._counters.received_bytes += len(content)
         try:
@@ -154,7 +197,7 @@ def _header(scope: Scope, name: bytes) -> str:
     return next(iter(header(scope, name)), "")
 
 
-async def _respond(send: Send, status: int, answer: Taken | ErrorAnswer) -> None:
+async def _respond(send: Send, status: int, answer: Taken | BundleAnswer | ErrorAnswer) -> None:
     more: list[tuple[bytes, bytes]] = []
     if status == 503:
         more.append((b"retry-after", str(RETRY_AFTER_SECONDS).encode()))

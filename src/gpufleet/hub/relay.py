@@ -1,0 +1,206 @@
+"""The relay's loop: what the log holds goes to the next hub, each body as it came, many connections at once.
+
+Every other connection takes the newest bodies first and the rest the oldest: after an outage the next hub knows at
+once how things stand, and what waited goes on beside it. Order does not matter to a hub.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from gpufleet.hub.wal import Wal, WalRecord
+from gpufleet.sending.backoff import retry_delay
+from gpufleet.sending.post import Answer, HubClient, Verdict
+from gpufleet.sending.refused import Refused
+
+log = logging.getLogger(__name__)
+
+BUNDLE_RECORDS = 256
+BUNDLE_BYTES = 1 << 20
+"""One post carries at most these."""
+
+HOLD_SECONDS = 30.0
+"""How long a body waits that the next hub will not take yet though it takes others."""
+
+STOP_SECONDS = 5.0
+"""How long stopping waits for the next hub to take what is left; the rest stays in the log."""
+
+FORBIDDEN = 403
+"""The answer that is about this one body, and may change: its cluster is not served there yet."""
+
+
+class Forwarder:
+    """Empties a log into the next hub. Lives on the event loop.
+
+    Attributes:
+        forwarded: bodies that the next hub has taken.
+        refused: bodies that it will never take, set aside.
+        failures: posts that are made again.
+        failures_in_a_row: 0 while the next hub takes bodies.
+        last_error: words of the newest failure; empty after a success.
+    """
+
+    def __init__(
+        self,
+        wal: Wal,
+        hub: HubClient,
+        *,
+        connections: int,
+        refused: Refused,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        """Take the log, the next hub, and where bodies go that it refuses; `jitter` gives numbers from 0 to 1."""
+        self.forwarded = 0
+        self.refused = 0
+        self.failures = 0
+        self.failures_in_a_row = 0
+        self.last_error = ""
+        self._wal = wal
+        self._hub = hub
+        self._connections = connections
+        self._aside = refused
+        self._jitter = jitter
+        self._busy: set[int] = set()  # numbers that are being posted, or held back
+        self._reading = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._woken = 0
+        self._through = asyncio.Event()  # the last post got through
+        self._settled = asyncio.Event()  # a post has come to something
+        self._stop = asyncio.Event()
+
+    def wake(self) -> None:
+        """Say that there is a new body."""
+        self._woken += 1
+        self._news.set()
+
+    def stop(self) -> None:
+        """Post what there is for a little longer, then let `run` return."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Post until stopped."""
+        async with self._hub:
+            tasks = [asyncio.create_task(self._work(number % 2 == 0)) for number in range(self._connections)]
+            stopping = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait([*tasks, stopping], return_when=asyncio.FIRST_COMPLETED)
+                if self._stop.is_set():
+                    await self._drain()
+            finally:
+                for task in (*tasks, stopping):
+                    task.cancel()
+                results = await asyncio.gather(*tasks, stopping, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    async def _drain(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                while self._wal.waiting_records and not self.failures_in_a_row:
+                    self._settled.clear()
+                    await self._settled.wait()
+        if self._wal.waiting_records:
+            log.info("%d batches stay in the log for the next start", self._wal.waiting_records)
+
+    async def _work(self, newest_first: bool) -> None:
+        """One connection's worth of posting."""
+        while True:
+            woken = self._woken
+            records = await self._take(newest_first)
+            if records:
+                await self._post(records)
+            elif woken == self._woken:  # nothing came while this looked
+                self._news.clear()
+                await self._news.wait()
+
+    async def _take(self, newest_first: bool) -> list[WalRecord]:
+        """Read some that nobody else is posting."""
+        async with self._reading:
+            if self._wal.waiting_records <= len(self._busy):
+                return []
+            records = await asyncio.to_thread(
+                self._wal.read_some,
+                newest_first=newest_first,
+                max_records=BUNDLE_RECORDS,
+                max_bytes=BUNDLE_BYTES,
+                skip=self._busy,
+            )
+            self._busy.update(record.seq for record in records)
+            return records
+
+    async def _post(self, records: Sequence[WalRecord]) -> None:
+        held_for: dict[int, float] = {}
+        try:
+            answers = await self._hub.post_bundle([record.body for record in records])
+            done = [
+                record.seq
+                for record, answer in zip(records, answers, strict=True)
+                if await self._is_done(record, answer, held_for)
+            ]
+            if done:
+                await asyncio.to_thread(self._wal.acknowledge, done)
+        finally:
+            for seconds in set(held_for.values()):
+                held = [seq for seq, until in held_for.items() if until == seconds]
+                asyncio.get_running_loop().call_later(seconds, self._let_go, held)
+            self._busy.difference_update(record.seq for record in records if record.seq not in held_for)
+        if done:
+            self._recovered()
+        elif answers[0].status != FORBIDDEN:
+            self._failed(answers[0])
+        self._settled.set()
+        if self.failures_in_a_row:
+            # All connections fail together: what counts in a row is how often each of them has.
+            often = -(-self.failures_in_a_row // self._connections)
+            await self._wait(retry_delay(often, answers[0].retry_after, self._jitter()), answers[0])
+
+    async def _is_done(self, record: WalRecord, answer: Answer, held_for: dict[int, float]) -> bool:
+        """Count what became of a body; True if the log may forget it."""
+        match answer.verdict:
+            case Verdict.TAKEN:
+                self.forwarded += 1
+            case Verdict.REFUSED:
+                where = await self._aside.keep(self._wal.epoch, record.seq, record.body)
+                self.refused += 1
+                log.error("%s refuses a batch: %s; set aside in %s", self._hub.url, answer, where)
+            case Verdict.LATER:
+                self.failures += 1
+                if answer.status == FORBIDDEN:
+                    self._say(answer)
+                    held_for[record.seq] = HOLD_SECONDS
+                return False
+        return True
+
+    async def _wait(self, seconds: float, answer: Answer) -> None:
+        """Wait; if the hub did not itself ask for that, no longer than until another connection gets through."""
+        if answer.retry_after is not None:
+            await asyncio.sleep(seconds)
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._through.wait()
+
+    def _failed(self, answer: Answer) -> None:
+        self._through.clear()
+        self.failures_in_a_row += 1
+        self._say(answer)
+
+    def _say(self, answer: Answer) -> None:
+        words = f"{self._hub.url}: {answer}"
+        if words != self.last_error:
+            log.warning("not passed on, will be tried again: %s", words)
+        self.last_error = words
+
+    def _recovered(self) -> None:
+        if self.failures_in_a_row:
+            log.info("the next hub takes batches again; %d waiting", self._wal.waiting_records)
+            self.last_error = ""
+        self.failures_in_a_row = 0
+        self._through.set()
+
+    def _let_go(self, seqs: Iterable[int]) -> None:
+        self._busy.difference_update(seqs)
+        self.wake()

@@ -1,0 +1,133 @@
+"""The HTTP edge of a relay: it takes batches as a hub does, and answers for nothing but itself."""
+
+import msgspec
+
+from gpufleet import __version__
+from gpufleet.exporters.exposition import Page, labelled
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.credentials import UnauthenticatedError
+from gpufleet.hub.pressure import Pressure
+from gpufleet.hub.relay import Forwarder
+from gpufleet.hub.relayed import Relayed
+from gpufleet.hub.wal import Wal
+from gpufleet.model.answer import ErrorAnswer
+from gpufleet.ports import Clock
+from gpufleet.web.hub.access import BATCHES
+from gpufleet.web.hub.door import Door, ForbiddenError, turn_away
+from gpufleet.web.hub.ingest import BatchEndpoint
+from gpufleet.web.hub.respond import Receive, Scope, Send, respond
+from gpufleet.web.hub.selfmetrics import CONTENT_TYPE
+
+ROUTES = ("/healthz", "/readyz", "/metrics", "/v1/senders")
+"""What is answered beside batches."""
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class RelayStatus:
+    """How the relay is doing, read when asked."""
+
+    def __init__(
+        self, *, counters: Counters, wal: Wal, forwarder: Forwarder, pressure: Pressure, relayed: Relayed, clock: Clock
+    ) -> None:
+        self.counters = counters
+        self.wal = wal
+        self.forwarder = forwarder
+        self.pressure = pressure
+        self.relayed = relayed
+        self.clock = clock
+
+    def page(self) -> bytes:
+        """Return the Prometheus page."""
+        page = Page()
+        counters, wal, forwarder = self.counters, self.wal, self.forwarder
+        for name, words, count in (
+            ("received_bodies_total", "Bodies of batches that arrived whole", counters.received_bodies),
+            ("received_bytes_total", "Bytes of those bodies", counters.received_bytes),
+            ("accepted_batches_total", "Batches acknowledged as new", counters.accepted),
+            ("duplicate_batches_total", "Batches acknowledged that were held already", counters.duplicates),
+            ("forwarded_batches_total", "Batches that the next hub has taken", forwarder.forwarded),
+            ("refused_batches_total", "Batches that the next hub will never take, set aside", forwarder.refused),
+            ("forward_failures_total", "Posts of a batch that are made again", forwarder.failures),
+            ("wal_lost_batches_total", "Acknowledged batches that the disk gave back damaged", wal.lost),
+        ):
+            _single(page, name, "counter", words, count)
+        oldest = wal.oldest_received_at
+        lag = 0.0 if oldest is None else max(0, self.clock.now_ns() - oldest) / 1e9
+        for name, words, value in (
+            ("wal_records", "Acknowledged batches that the next hub does not have yet", wal.waiting_records),
+            ("wal_bytes", "Bytes of those batches on disk", wal.waiting_bytes),
+            ("pending_bytes", "Bytes of bodies being received or made durable", self.pressure.held),
+            ("forward_lag_seconds", "Age of the oldest batch that the next hub does not have", lag),
+            ("forward_failures_in_a_row", "0 while the next hub takes batches", forwarder.failures_in_a_row),
+        ):
+            _single(page, name, "gauge", words, value)
+        page.declare("gpufleet_relay_rejected_batches_total", "counter", "Batches refused, by reason")
+        for reason, number in sorted(counters.rejected.items()):
+            page.add("gpufleet_relay_rejected_batches_total", labelled({"reason": reason}), number)
+        page.declare("gpufleet_relay_build_info", "gauge", "Version of gpufleet; always 1")
+        page.add("gpufleet_relay_build_info", labelled({"version": __version__}), 1)
+        return page.encode()
+
+
+class RelayApp:
+    """The ASGI application of a relay."""
+
+    def __init__(self, *, door: Door, endpoint: BatchEndpoint, status: RelayStatus, next_hub: str) -> None:
+        self._door = door
+        self._endpoint = endpoint
+        self._status = status
+        self._next_hub = next_hub
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        try:
+            principal = self._door.admit(scope)
+            if scope["path"] == BATCHES:
+                self._door.check("POST", BATCHES, principal, scope)
+            elif scope["path"] in ROUTES:
+                self._door.check("GET", scope["path"], principal, scope)
+        except UnauthenticatedError as error:
+            await turn_away(send, error)
+            return
+        except ForbiddenError as error:
+            answer = ErrorAnswer(error="forbidden", detail=str(error))
+            await respond(send, 403, answer, [(b"connection", b"close")])
+            return
+        if scope["path"] == BATCHES:
+            await self._endpoint(scope, receive, send, principal.cluster)
+        else:
+            await self._answer(scope, send)
+
+    async def _answer(self, scope: Scope, send: Send) -> None:
+        if scope["path"] not in ROUTES:
+            where = f"ask {self._next_hub} or the hub behind it"
+            words = f"this is a relay, and answers {BATCHES}, {', '.join(ROUTES)} alone: {where}"
+            await respond(send, 404, ErrorAnswer(error="not_found", detail=words))
+        elif scope["method"] not in ("GET", "HEAD"):
+            words = f"{scope['path']} is read with GET"
+            await respond(send, 405, ErrorAnswer(error="method_not_allowed", detail=words))
+        elif scope["path"] == "/metrics":
+            await _send(send, 200, CONTENT_TYPE, self._status.page())
+        elif scope["path"] == "/v1/senders":
+            senders = self._status.relayed.records(self._status.clock.now_ns())
+            await _send(send, 200, "application/json", _ENCODER.encode(senders))
+        elif scope["path"] == "/readyz" and self._status.forwarder.failures_in_a_row:
+            words = f"batches wait in the log: {self._status.forwarder.last_error}"
+            await _send(send, 503, "application/json", _ENCODER.encode({"status": "degraded", "detail": words}))
+        else:
+            word = "ready" if scope["path"] == "/readyz" else "ok"
+            await _send(send, 200, "application/json", _ENCODER.encode({"status": word}))
+
+
+async def _send(send: Send, status: int, content_type: str, body: bytes) -> None:
+    headers = [(b"content-type", content_type.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _single(page: Page, name: str, kind: str, words: str, value: float) -> None:
+    page.declare(f"gpufleet_relay_{name}", kind, words)
+    page.add(f"gpufleet_relay_{name}", "", value)

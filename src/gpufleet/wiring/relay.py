@@ -1,0 +1,135 @@
+"""The relay, put together from the hub's configuration."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+from gpufleet.config.agent import parse_listen
+from gpufleet.config.hub import HubConfig
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.credentials import Credentials
+from gpufleet.hub.ingest import Ingest
+from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.pressure import Pressure
+from gpufleet.hub.relayed import Relayed
+from gpufleet.hub.wal import Wal
+from gpufleet.model.errors import ConfigError, StoreError
+from gpufleet.model.wire import WireBatch
+from gpufleet.ports import Clock
+from gpufleet.wiring.clock import SystemClock
+from gpufleet.wiring.hub import CONCURRENT, STOP_SECONDS, RunningHub, credentials_of, replay
+from gpufleet.wiring.sending import hub_client
+
+
+@contextlib.asynccontextmanager
+async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> AsyncIterator[RunningHub]:
+    """Run a relay while the context is open; what the next hub has not taken at the end stays in the log.
+
+    Args:
+        config: the configuration in force; it names the next hub.
+        clock: the relay's clock; the system's unless given.
+
+    Raises:
+        GpufleetError: if it cannot listen, or its log cannot be opened.
+    """
+    # Imported here: whoever imports this module to read a configuration does without client and server.
+    from gpufleet.hub.relay import Forwarder
+    from gpufleet.sending.refused import Refused
+    from gpufleet.web.hub.door import Door
+    from gpufleet.web.hub.ingest import BatchEndpoint
+    from gpufleet.web.hub.relay import RelayApp, RelayStatus
+    from gpufleet.web.server import serve
+    from gpufleet.web.tls import ServerTls
+
+    if config.relay.to is None:
+        raise ConfigError("configuration", "relay.to", "must name the next hub")
+    clock = clock or SystemClock()
+    tls = ServerTls.of(config.tls)
+    host, port = parse_listen(config.listen)
+    async with contextlib.AsyncExitStack() as stack:
+        decoding = stack.enter_context(ThreadPoolExecutor(1, "relay-decoder"))
+        ledger = Ledger({})
+        wal = await asyncio.to_thread(_open, config, ledger, stack)
+        counters = Counters()
+        relayed = Relayed(ledger)
+        forwarder = Forwarder(
+            wal,
+            hub_client(
+                config.relay.to,
+                name="gpufleet-relay",
+                timeout_seconds=config.relay.timeout_seconds,
+                token_file=config.relay.token_file,
+                ca=config.relay.ca,
+                connections=config.relay.connections,
+            ),
+            connections=config.relay.connections,
+            refused=Refused(config.folder / "refused"),
+        )
+
+        def accepted(batch: WireBatch, received_at: int) -> None:
+            relayed.note(batch, received_at)
+            forwarder.wake()
+
+        pressure = Pressure(config.ingest.max_pending_bytes)
+        endpoint = BatchEndpoint(
+            ingest=Ingest(
+                wal=wal,
+                ledger=ledger,
+                clusters=frozenset(config.clusters),
+                counters=counters,
+                decoding=decoding,
+                accepted=accepted,
+            ),
+            pressure=pressure,
+            counters=counters,
+            clock=clock,
+            max_body_bytes=config.ingest.max_body_bytes,
+            body_timeout_seconds=config.ingest.body_timeout_seconds,
+        )
+        status = RelayStatus(
+            counters=counters, wal=wal, forwarder=forwarder, pressure=pressure, relayed=relayed, clock=clock
+        )
+        credentials = await _credentials(config, stack)
+        app = RelayApp(
+            door=Door(credentials, counters=counters, clock=clock),
+            endpoint=endpoint,
+            status=status,
+            next_hub=config.relay.to,
+        )
+        task = asyncio.create_task(forwarder.run(), name="forwarder")
+        try:
+            async with serve(app, host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS, tls=tls) as bound:
+                yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
+        finally:
+            forwarder.stop()  # after the server: nothing comes in any more
+            await task
+
+
+def _open(config: HubConfig, ledger: Ledger, stack: contextlib.AsyncExitStack) -> Wal:
+    """Open the log, and learn what it holds. Blocking."""
+    try:
+        config.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the relay's folder {config.folder}: {error.strerror}") from error
+    wal = Wal.open(
+        config.folder / "wal", max_bytes=config.ingest.wal_max_bytes, max_body_bytes=config.ingest.max_body_bytes
+    )
+    stack.callback(wal.close)
+    replay(wal, ledger)
+    return wal
+
+
+async def _credentials(config: HubConfig, stack: contextlib.AsyncExitStack) -> Credentials | None:
+    """Read the relay's own tokens, where it asks for them."""
+    if config.auth != "tokens":
+        return None
+    from gpufleet.registry.database import Database
+    from gpufleet.registry.sql import SqlRegistry
+    from gpufleet.registry.tokens import SqlTokens
+
+    database = await asyncio.to_thread(Database.open, config.registry_dsn)
+    registry = SqlRegistry(database)
+    stack.callback(registry.close)
+    await asyncio.to_thread(registry.migrate)
+    return await credentials_of(SqlTokens(database), stack)

@@ -1,0 +1,140 @@
+"""The relay's loop over a real log and real HTTP."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.hub.relay import Forwarder
+from gpufleet.hub.wal import Wal
+from gpufleet.model.wire import WireBatch
+from gpufleet.sending.post import HubClient
+from gpufleet.sending.refused import Refused
+from tests.fakes.batches import body
+from tests.fakes.hub import FakeHub
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until_async
+
+NOW = 10**18
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> Iterator[Wal]:
+    wal = Wal.open(tmp_path / "wal", max_bytes=64 << 20, max_body_bytes=1 << 20)
+    yield wal
+    wal.close()
+
+
+async def fill(wal: Wal, count: int, first: int = 1) -> None:
+    await asyncio.gather(*(wal.append(NOW, body(seq, NOW, gpus=0)) for seq in range(first, first + count)))
+
+
+@contextlib.asynccontextmanager
+async def forwarding(wal: Wal, url: str, folder: Path, *, connections: int = 4) -> AsyncIterator[Forwarder]:
+    forwarder = Forwarder(
+        wal,
+        HubClient(url, name="test", timeout_seconds=5, connections=connections),
+        connections=connections,
+        refused=Refused(folder / "refused"),
+        jitter=lambda: 0.0,
+    )
+    task = asyncio.create_task(forwarder.run())
+    try:
+        yield forwarder
+    finally:
+        forwarder.stop()
+        await task
+
+
+async def until_empty(wal: Wal) -> None:
+    async def empty() -> bool:
+        return wal.waiting_records == 0
+
+    await wait_until_async(empty)
+
+
+async def test_every_body_arrives_as_it_came(wal: Wal, tmp_path: Path) -> None:
+    await fill(wal, 2000)
+    async with FakeHub.running() as hub, forwarding(wal, hub.url, tmp_path) as forwarder:
+        await until_empty(wal)
+        assert sorted(hub.seqs) == list(range(1, 2001))
+        assert forwarder.forwarded == 2000
+        await fill(wal, 1, first=2001)
+        forwarder.wake()
+        await until_empty(wal)
+        assert hub.taken[-1].seq == 2001
+        assert {(batch.sender, batch.epoch) for batch in hub.taken} == {("node-a", hub.taken[0].epoch)}
+
+
+async def test_the_newest_are_among_the_first(wal: Wal, tmp_path: Path) -> None:
+    await fill(wal, 5000)
+    async with FakeHub.running() as hub, forwarding(wal, hub.url, tmp_path, connections=2):
+        await until_empty(wal)
+    assert {1, 5000} <= set(hub.seqs[:600])
+
+
+async def test_a_hub_that_is_down_costs_nothing_but_time(wal: Wal, tmp_path: Path) -> None:
+    await fill(wal, 20)
+    port = free_port()
+    async with forwarding(wal, f"http://127.0.0.1:{port}", tmp_path) as forwarder:
+
+        async def failed() -> bool:
+            return forwarder.failures_in_a_row > 0
+
+        await wait_until_async(failed)
+        assert "Connect" in forwarder.last_error
+        assert wal.waiting_records == 20
+        async with FakeHub.running(port=port) as hub:
+            await until_empty(wal)
+            assert set(hub.seqs) == set(range(1, 21))
+
+            async def recovered() -> bool:
+                return (forwarder.failures_in_a_row, forwarder.last_error) == (0, "")
+
+            await wait_until_async(recovered)
+
+
+@pytest.mark.parametrize("bundles", [True, False], ids=["new hub", "hub without bundles"])
+async def test_a_body_that_is_refused_for_good_is_set_aside(wal: Wal, tmp_path: Path, bundles: bool) -> None:
+    def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
+        return (400 if batch.seq == 7 else 200), {}
+
+    await fill(wal, 50)
+    async with FakeHub.running(answer) as hub:
+        hub.takes_bundles = bundles
+        async with forwarding(wal, hub.url, tmp_path) as forwarder:
+            await until_empty(wal)
+            assert (forwarder.forwarded, forwarder.refused) == (49, 1)
+    assert len(list((tmp_path / "refused").iterdir())) == 1
+
+
+async def test_a_body_that_may_not_come_yet_stops_nobody(wal: Wal, tmp_path: Path) -> None:
+    def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
+        return (403 if batch.seq % 2 else 200), {}
+
+    await fill(wal, 400)
+    async with FakeHub.running(answer) as hub, forwarding(wal, hub.url, tmp_path) as forwarder:
+
+        async def even() -> bool:
+            return wal.waiting_records == 200
+
+        await wait_until_async(even)
+        await fill(wal, 10, first=401)
+        forwarder.wake()
+
+        async def news() -> bool:
+            return {402, 404, 406, 408, 410} <= set(hub.seqs)
+
+        await wait_until_async(news)
+        assert wal.waiting_records == 205
+        forwarder.stop()
+
+
+async def test_stopping_passes_on_what_is_left(wal: Wal, tmp_path: Path) -> None:
+    async with FakeHub.running() as hub:
+        await fill(wal, 3000)
+        async with forwarding(wal, hub.url, tmp_path):
+            pass
+        assert len(hub.seqs) == 3000
