@@ -12,6 +12,7 @@ from gpufleet.config.agent import AgentConfig, HubConfig, Lanes, ReaderConfig, R
 from gpufleet.config.tls import TlsConfig
 from gpufleet.model.access import Role
 from gpufleet.model.errors import GpufleetError
+from gpufleet.web.server import HEAD_SECONDS
 from gpufleet.web.tls import ServerTls
 from gpufleet.wiring.agent import RunningAgent, running_agent
 from tests.security.guarded import Guarded, exchange, guarded
@@ -212,3 +213,10 @@ def test_files_that_are_not_there_or_not_a_pair_are_told_at_the_start(
     authority.issue(tmp_path / "other.crt", tmp_path / "other.key")
     with pytest.raises(GpufleetError, match="KEY_VALUES_MISMATCH"):
         ServerTls(pair.certificate, str(tmp_path / "other.key"))
+
+
+async def test_a_handshake_that_does_not_end_is_ended(tmp_path: Path, pair: TlsConfig) -> None:
+    async with guarded(tmp_path, pair) as site:
+        reader, writer = await asyncio.open_connection("127.0.0.1", site.hub.port)
+        assert await asyncio.wait_for(reader.read(), HEAD_SECONDS + 10) == b""
+        writer.close()

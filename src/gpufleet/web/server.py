@@ -17,7 +17,10 @@ HEAD_BYTES = 16 << 10
 """A request line with its headers may not be longer: the connection is closed."""
 
 HEAD_SECONDS = 15.0
-"""A connection that does not send a whole head in this time is closed."""
+"""A connection that does not end its TLS handshake, or send a whole head, in this time is closed."""
+
+CLOSE_SECONDS = 5.0
+"""How long a TLS connection that is closed may take to say so."""
 
 BACKLOG = 1024
 
@@ -78,6 +81,26 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         """Leave the signals alone."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen as uvicorn does, with the bound on a TLS handshake that it lacks."""
+        await self.lifespan.startup()
+        loop, secure = asyncio.get_running_loop(), self.config.ssl is not None
+        self.servers = [
+            await loop.create_server(
+                self._protocol,
+                sock=sock,
+                backlog=BACKLOG,
+                ssl=self.config.ssl,
+                ssl_handshake_timeout=HEAD_SECONDS if secure else None,
+                ssl_shutdown_timeout=CLOSE_SECONDS if secure else None,
+            )
+            for sock in sockets or ()
+        ]
+        self.started = True
+
+    def _protocol(self) -> _BoundedProtocol:
+        return _BoundedProtocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
 @contextlib.asynccontextmanager
