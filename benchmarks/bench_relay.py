@@ -3,8 +3,8 @@
 Method: real processes, `gpufleet hub --relay-to` and a `gpufleet hub` behind it; batches of a made-up fleet (8 GPUs a
 node, every core metric) posted to the relay over 32 kept connections, each once. *Taken* is until the last was
 acknowledged by the relay, *passed on* until the relay's log was empty. In the second run the hub is started when
-the relay has taken everything: what then counts is the relay's and the hub's own speed, without the load's. The same bodies
-posted to the hub directly, one by one, are measured beside it.
+the relay has taken everything: what then counts is the relay's and the hub's own speed, without the load.
+The same bodies posted to the hub directly, one by one, are measured beside it.
 """
 
 import asyncio

@@ -1,0 +1,149 @@
+"""An agent's process on a disk that is full, or read-only, and mended again; the disk is a small tmpfs."""
+
+import asyncio
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.hub.intervals import Intervals
+from tests.fakes.hub import FakeHub
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.scenario import Scenario
+from tests.support.processes import Gpufleet, free_port, get_text
+from tests.support.waiting import wait_until, wait_until_async
+
+FAST = {"GPUFLEET_AGENT_LANES__FAST": "1", "GPUFLEET_AGENT_LANES__SLOW": "2"}
+
+
+class Disk:
+    """A tmpfs of two megabytes."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self._ballast = folder / "ballast"
+        self._mount("-t", "tmpfs", "-o", "size=2m", "tmpfs")
+
+    def fill(self) -> None:
+        """Leave no room."""
+        with self._ballast.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                return
+
+    def free(self) -> None:
+        self._ballast.unlink()
+
+    def set_read_only(self, read_only: bool) -> None:
+        self._mount("-o", f"remount,{'ro' if read_only else 'rw'}")
+
+    def close(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
+
+    def _mount(self, *options: str) -> None:
+        subprocess.run(["mount", *options, str(self.folder)], check=True, capture_output=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    if os.geteuid() != 0:
+        pytest.skip("mounting takes root; what a refused write does is shown in test_disk_trouble.py without")
+    try:
+        made = Disk(tmp_path / "disk")
+    except (subprocess.CalledProcessError, FileNotFoundError) as error:
+        pytest.skip(f"cannot mount here: {error}")
+    yield made
+    made.close()
+
+
+class RunningAgent:
+    def __init__(self, tmp_path: Path, disk: Disk, hub: str) -> None:
+        self.fake = FakeNvml(tmp_path, Scenario.healthy(2))
+        self.url = f"http://127.0.0.1:{free_port()}"
+        arguments = ["agent", "--listen", self.url.removeprefix("http://"), "--state", str(disk.folder), "--hub", hub]
+        self.process = Gpufleet(arguments, tmp_path / "agent.log", {**self.fake.environment, **FAST})
+
+    def gauge(self, name: str) -> float:
+        found = re.search(rf"^{name}(?:\{{.*\}})? (\S+)$", get_text(f"{self.url}/metrics"), re.MULTILINE)
+        assert found, name
+        return float(found[1])
+
+    def shows_gpus(self) -> bool:
+        return "gpufleet_gpu_power_watts{" in get_text(f"{self.url}/metrics")
+
+
+def missing(hub: FakeHub) -> int:
+    held: dict[str, Intervals] = {}
+    for batch in hub.taken:
+        held.setdefault(batch.epoch, Intervals()).add(batch.seq)
+    return sum(one.missing for one in held.values())
+
+
+def later(condition: Callable[[], bool]) -> Callable[[], "asyncio.Future[bool]"]:
+    """Ask from a thread: the hub lives on this loop."""
+    return lambda: asyncio.ensure_future(asyncio.to_thread(condition))
+
+
+async def test_a_full_disk(tmp_path: Path, disk: Disk) -> None:
+    async with FakeHub.running() as hub:
+        agent = RunningAgent(tmp_path, disk, hub.url)
+        with agent.process as process:
+            await asyncio.to_thread(process.wait_for, f"{agent.url}/readyz")
+            await wait_until_async(later(lambda: len(hub.taken) >= 2), what="batches from the disk")
+            disk.fill()
+            disk_epoch = hub.taken[0].epoch
+
+            def from_memory() -> int:
+                return sum(batch.epoch != disk_epoch for batch in hub.taken)
+
+            # The last page of the spool's file may still have room for a batch or two.
+            await wait_until_async(later(lambda: from_memory() >= 3), seconds=60, what="batches from memory")
+            assert agent.shows_gpus()
+            disk.free()
+            told = len(hub.taken)
+
+            def from_disk_again() -> bool:
+                return sum(batch.epoch == disk_epoch for batch in hub.taken[told:]) >= 2
+
+            await wait_until_async(later(from_disk_again), seconds=60, what="batches from the disk again")
+            assert await asyncio.to_thread(agent.gauge, "gpufleet_batches_lost_total") == 0
+            assert missing(hub) == 0
+            assert process.stop() == 0
+    assert "kept on disk again; 0 were lost" in process.log.read_text()
+
+
+async def test_a_disk_that_is_read_only_from_the_start(tmp_path: Path, disk: Disk) -> None:
+    disk.set_read_only(True)
+    async with FakeHub.running() as hub:
+        agent = RunningAgent(tmp_path, disk, hub.url)
+        with agent.process as process:
+            await asyncio.to_thread(process.wait_for, f"{agent.url}/readyz")
+            await wait_until_async(later(lambda: len(hub.taken) >= 3), what="batches from memory")
+            assert agent.shows_gpus()
+            disk.set_read_only(False)
+            await wait_until_async(
+                later(lambda: len({batch.epoch for batch in hub.taken}) == 2), seconds=60, what="batches from the disk"
+            )
+            assert missing(hub) == 0
+            assert process.stop() == 0
+    text = process.log.read_text()
+    assert "Read-only file system" in text
+    assert "kept on disk again; 0 were lost" in text
+
+
+def test_what_only_memory_holds_is_told_when_the_process_ends(tmp_path: Path, disk: Disk) -> None:
+    agent = RunningAgent(tmp_path, disk, f"http://127.0.0.1:{free_port()}")
+    with agent.process as process:
+        process.wait_for(f"{agent.url}/readyz")
+        disk.fill()
+        wait_until(lambda: agent.gauge("gpufleet_spool_memory_records") >= 2, seconds=60, what="batches in memory")
+        assert agent.gauge("gpufleet_batches_lost_total") == 0
+        assert agent.shows_gpus()
+        assert process.stop() == 0
+    assert "that the disk did not take are lost" in process.log.read_text()
