@@ -31,6 +31,7 @@ def from_env(**env: str) -> AgentConfig:
         ("HUB__URL", "hub:8470", "hub.url", "http://HOST:PORT"),
         ("HUB__URL", "http://", "hub.url", "http://HOST:PORT"),
         ("HUB__URL", "http://h/?a=b", "hub.url", "query"),
+        ("TLS__KEY", "k", "tls.certificate", "must be given"),
         ("LOG_LEVEL", "loud", "log_level", "Invalid enum value"),
         ("CLUSTER", "x" * 254, "cluster", "length <= 253"),
         ("SPOOL__MAX_BYTES", "10", "spool.max_bytes", ">= 1048576"),
@@ -75,6 +76,34 @@ def test_what_is_no_hub(url: str) -> None:
     with pytest.raises(ConfigError, match="is not a hub") as caught:
         load(AgentConfig, file=None, env_prefix=ENV_PREFIX, env={"GPUFLEET_AGENT_HUB__URL": url}, flags={})
     assert caught.value.key == "hub.url"
+
+
+@pytest.mark.parametrize(
+    ("more", "lacking"),
+    [
+        ({}, "without token_file and [tls]"),
+        ({"TOKEN_FILE": "t"}, "without [tls]"),
+        ({"TLS__CERTIFICATE": "c", "TLS__KEY": "k"}, "without token_file"),
+    ],
+)
+def test_beyond_loopback_takes_a_token_and_tls(more: dict[str, str], lacking: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        from_env(LISTEN="0.0.0.0:9470", **more)
+    assert lacking in caught.value.reason
+    both = {"TOKEN_FILE": "t", "TLS__CERTIFICATE": "c", "TLS__KEY": "k"}
+    assert from_env(LISTEN="0.0.0.0:9470", **both).tls.is_on
+    assert from_env(LISTEN="0.0.0.0:9470", INSECURE_LISTEN="true", **more).insecure_listen
+
+
+def test_a_token_does_not_go_in_the_clear_by_accident() -> None:
+    with pytest.raises(ConfigError, match="in the clear"):
+        from_env(HUB__URL="http://hub:8470", HUB__TOKEN_FILE="t")
+    for url, more in (
+        ("https://hub:8470", {}),
+        ("http://127.0.0.1:8470", {}),
+        ("http://hub:8470", {"HUB__INSECURE": "true"}),
+    ):
+        assert from_env(HUB__URL=url, HUB__TOKEN_FILE="t", **more).hub.token_file == "t"
 
 
 def test_state_is_the_services_folder_for_root_and_the_users_own_otherwise() -> None:

@@ -27,6 +27,12 @@ def test_a_store_that_is_named_is_taken(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ('listen = "0.0.0.0:8470"', "reachable from other machines"),
+        ('listen = "0.0.0.0:8470"\nauth = "tokens"', r"without \[tls\]: "),
+        ('listen = "hub.example.org:8470"\n[tls]\ncertificate = "c"\nkey = "k"', 'without auth = "tokens": '),
+        ('listen = "[::]:8470"', r'without auth = "tokens" and \[tls\]: '),
+        ('auth = "password"', "auth"),
+        ('[tls]\ncertificate = "c"', "tls.key: must be given where certificate is"),
+        ('[tls]\nkey = "k"', "tls.certificate: must be given where key is"),
         ('listen = "8470"', "HOST:PORT"),
         ("clusters = []", "clusters"),
         ('clusters = ["a/b"]', "clusters"),
@@ -44,3 +50,14 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, words: str) 
 
 def test_listening_beyond_loopback_takes_an_explicit_word(tmp_path: Path) -> None:
     assert loaded('listen = "0.0.0.0:8470"', tmp_path, insecure_listen=True).listen == "0.0.0.0:8470"
+
+
+def test_listening_beyond_loopback_takes_tokens_and_tls(tmp_path: Path) -> None:
+    safe = 'listen = "0.0.0.0:8470"\nauth = "tokens"\n[tls]\ncertificate = "c"\nkey = "k"'
+    assert loaded(safe, tmp_path).tls.is_on
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "[::1]", "localhost"])
+def test_on_loopback_nothing_is_asked(tmp_path: Path, host: str) -> None:
+    config = loaded(f'listen = "{host}:8470"', tmp_path)
+    assert (config.auth, config.tls.is_on) == ("none", False)

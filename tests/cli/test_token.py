@@ -1,0 +1,103 @@
+"""`gpufleet token` on a registry that no hub has opened yet."""
+
+import http.server
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.access import digest
+from gpufleet.registry.database import Database
+from gpufleet.registry.tokens import SqlTokens
+from tests.support.command import gpufleet
+
+
+def kept(state: Path) -> SqlTokens:
+    return SqlTokens(Database.open(f"sqlite:///{state / 'hub' / 'registry.sqlite'}"))
+
+
+def test_a_token_s_life_from_the_shell(tmp_path: Path) -> None:
+    state = ("--state", str(tmp_path))
+    made = gpufleet("token", "create", "--role", "tenant", "--tenant", "acme", "--note", "portal", *state)
+    assert made.returncode == 0
+    secret = made.stdout.strip()
+    assert secret not in made.stderr
+    ((known),) = kept(tmp_path).known()
+    assert [one.digest for one in known.secrets] == [digest(secret)]
+    id_ = known.token.id
+    listed = gpufleet("token", "list", *state)
+    assert listed.stdout.split("\t") == [id_, "tenant", "acme", "never expires", "portal\n"]
+    rotated = json.loads(gpufleet("token", "rotate", id_, "--overlap", "0s", "--json", *state).stdout)
+    assert rotated["token"]["id"] == id_
+    assert rotated["secret"] != secret
+    assert gpufleet("token", "revoke", id_, *state).returncode == 0
+    (token,) = json.loads(gpufleet("token", "list", "--json", *state).stdout)
+    assert "revoked_at" in token
+    refused = gpufleet("token", "rotate", id_, *state)
+    assert (refused.returncode, "was revoked" in refused.stderr) == (1, True)
+
+
+def test_an_expiry_is_a_span(tmp_path: Path) -> None:
+    made = gpufleet("token", "create", "--role", "admin", "--expires-in", "90d", "--json", "--state", str(tmp_path))
+    (known,) = kept(tmp_path).known()
+    assert known.token.expires_at
+    assert (known.token.expires_at - known.token.created_at).days == 90
+    assert json.loads(made.stdout)["token"]["role"] == "admin"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("create", "--role", "sender"), 1, "bound to one cluster"),
+        (("create", "--role", "admin", "--cluster", "a"), 1, "no other role is"),
+        (("create", "--role", "root"), 2, "root"),
+        (("create", "--role", "admin", "--expires-in", "soon"), 2, "not a span of time"),
+        (("rotate", "none", "--overlap", "-1"), 2, ""),
+        (("revoke", "none"), 1, "there is no token 'none'"),
+        (("list", "--registry", "mystery://x"), 1, "DSN cannot be used"),
+    ],
+)
+def test_what_cannot_be_done_says_so(tmp_path: Path, arguments: tuple[str, ...], code: int, words: str) -> None:
+    done = gpufleet("token", *arguments, "--state", str(tmp_path))
+    assert (done.returncode, done.stdout) == (code, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_token_does_not_go_over_the_network_in_the_clear(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("gpf_secret")
+    done = gpufleet("query", "nodes", "--hub", "http://hub.invalid:8470", "--token-file", str(file))
+    assert (done.returncode, "in the clear" in done.stderr) == (1, True)
+    missing = gpufleet("query", "nodes", env={"GPUFLEET_TOKEN_FILE": str(tmp_path / "none")})
+    assert (missing.returncode, "cannot be read" in missing.stderr) == (2, True)
+    wrong = gpufleet("query", "nodes", "--ca", str(file))
+    assert (wrong.returncode, "no certificates of authorities" in wrong.stderr) == (1, True)
+
+
+def test_a_token_does_not_follow_a_redirect(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(302)
+            self.send_header("Location", f"http://localhost:{self.server.server_address[1]}/elsewhere")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    file = tmp_path / "token"
+    file.write_text("gpf_secret")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        done = gpufleet("query", "nodes", "--hub", url, "--token-file", str(file))
+        server.shutdown()
+        thread.join()
+    assert (done.returncode, "answers 302" in done.stderr) == (1, True)
+    assert asked == ["/v1/nodes"]

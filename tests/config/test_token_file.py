@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.config.token_file import TokenFile
+from gpufleet.model.errors import ConfigError
+from tests.support.authority import put_in_place
+
+
+def test_the_token_is_read_again_when_the_file_changes(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("  one\n")
+    file = TokenFile(str(path))
+    assert file.token() == "one"
+    put_in_place(path, b"two")  # as long as the first: the file is another one
+    assert file.token() == "two"
+    path.write_text("three\n")
+    assert file.token() == "three"
+
+
+def test_what_is_no_token_is_told_and_mended(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    file = TokenFile(str(path))
+    with pytest.raises(ConfigError, match="No such file"):
+        file.token()
+    for content in (b"", b"\n", b"two words", b"two\nlines", "zwölf".encode(), b"x" * 600):
+        put_in_place(path, content)
+        with pytest.raises(ConfigError, match="holds no token"):
+            file.token()
+    put_in_place(path, b"good")
+    assert file.token() == "good"
+    path.unlink()
+    with pytest.raises(ConfigError):
+        file.token()
+
+
+@given(st.binary(max_size=300))
+def test_whatever_is_in_the_file_only_a_header_s_worth_comes_out(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("token") / "file"
+    path.write_bytes(content)
+    try:
+        token = TokenFile(str(path)).token()
+    except ConfigError:
+        return
+    assert token.isascii()
+    assert token.isprintable()
+    assert " " not in token
