@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from gpufleet.hub.heard import hear
 from gpufleet.hub.intervals import Intervals
 from gpufleet.hub.inventory import GAPS_SHOWN, sender_record
 from gpufleet.hub.ledger import Ledger
@@ -26,16 +27,7 @@ class Relayed:
         who = batch.cluster, batch.sender
         key = SequenceKey(batch.cluster, batch.sender, batch.epoch)
         self._lowest[key] = min(batch.seq, self._lowest.get(key, batch.seq))
-        before = self._heard.get(who)
-        if before is not None and before.sent_at > batch.sent_at:
-            return  # backlog: the newest word is known already
-        self._heard[who] = Heard(
-            epoch=batch.epoch,
-            seq=batch.seq,
-            sent_at=batch.sent_at,
-            received_at=received_at,
-            heartbeat=batch.heartbeat or (before.heartbeat if before else None),
-        )
+        self._heard[who] = hear(self._heard.get(who), batch, received_at)
 
     def records(self, now: int) -> tuple[SenderRecord, ...]:
         """Return every sender, by cluster and name. What came before the lowest number seen here is not missing."""

@@ -16,6 +16,7 @@ import msgspec
 
 from gpufleet.codecs.batch import decode
 from gpufleet.hub.counters import Counters, bounded
+from gpufleet.hub.heard import hear
 from gpufleet.hub.intervals import Intervals
 from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.normalise import normalise
@@ -185,7 +186,7 @@ class Writer:
             batch = item.accepted.batch
             ranges.setdefault(item.key, Intervals(self._flushed.ranges(item.key))).add(batch.seq)
             who = (batch.cluster, batch.sender)
-            heard[who] = _newer(heard.get(who) or self._senders.get(who), item)
+            heard[who] = hear(heard.get(who) or self._senders.get(who), batch, item.record.received_at)
         self._registry.finish_flush(
             intent,
             {key: held.ranges for key, held in ranges.items()},
@@ -243,19 +244,6 @@ class Writer:
         kept = self._quarantine.put(name, record.body, received_at=record.received_at, step=step, error=words)
         self._counters.quarantined[step] += 1
         LOG.error("batch %s could not be used at step %s%s: %s", name, step, "" if kept else " and is lost", words)
-
-
-def _newer(before: Heard | None, item: Item) -> Heard:
-    batch = item.accepted.batch
-    if before is not None and before.epoch == batch.epoch and before.seq > batch.seq:
-        return before  # not by the clock, which may have been set back
-    return Heard(
-        epoch=batch.epoch,
-        seq=batch.seq,
-        sent_at=batch.sent_at,
-        received_at=item.record.received_at,
-        heartbeat=batch.heartbeat or (before.heartbeat if before else None),
-    )
 
 
 def _cells(batch: WireBatch) -> int:
