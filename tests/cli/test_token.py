@@ -83,7 +83,7 @@ def test_a_token_does_not_follow_a_redirect(tmp_path: Path) -> None:
         def do_GET(self) -> None:
             asked.append(self.path)
             self.send_response(302)
-            self.send_header("Location", f"http://localhost:{self.server.server_address[1]}/elsewhere")
+            self.send_header("Location", f"http://{self.headers['Host']}/elsewhere")
             self.send_header("Content-Length", "0")
             self.end_headers()
 

@@ -31,7 +31,7 @@ def from_env(**env: str) -> AgentConfig:
         ("HUB__URL", "hub:8470", "hub.url", "http://HOST:PORT"),
         ("HUB__URL", "http://", "hub.url", "http://HOST:PORT"),
         ("HUB__URL", "http://h/?a=b", "hub.url", "query"),
-        ("TLS__KEY", "k", "tls.certificate", "must be given"),
+        ("TLS__KEY", "k", "tls.key", "without certificate"),
         ("LOG_LEVEL", "loud", "log_level", "Invalid enum value"),
         ("CLUSTER", "x" * 254, "cluster", "length <= 253"),
         ("SPOOL__MAX_BYTES", "10", "spool.max_bytes", ">= 1048576"),

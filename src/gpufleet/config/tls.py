@@ -22,7 +22,7 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """Refuse half of it."""
         for given, missing in (("certificate", "key"), ("key", "certificate")):
             if getattr(self, given) and not getattr(self, missing):
-                raise ImpossibleValueError(missing, f"must be given where {given} is")
+                raise ImpossibleValueError(given, f"is of no use without {missing}: give both")
 
     @property
     def is_on(self) -> bool:
