@@ -62,9 +62,7 @@ def main() -> None:
         table.row("plain append and fsync", f"{fsyncs_a_second(folder):.0f} /s")
         for writers in (1, 16, 64, 256):
             spool = Spool.open(folder / f"puts-{writers}", max_bytes=GIB)
-            print(
-                f"durable puts, {writers:>3} writers           {asyncio.run(puts_a_second(spool, writers)):>10.0f} /s"
-            )
+            table.row(f"durable puts, {writers} writers", f"{asyncio.run(puts_a_second(spool, writers)):.0f} /s")
             spool.close()
         records = fill(folder / "full", 256 << 20)
         best = float("inf")
@@ -75,10 +73,15 @@ def main() -> None:
             start = time.perf_counter()
             read = sum(len(spool.read(after, max_records=1000, max_bytes=GIB)) for after in range(0, records, 1000))
             reading = time.perf_counter() - start
+            start = time.perf_counter()
+            for _ in range(100):
+                spool.read_newest(max_records=8, max_bytes=GIB)
+            newest = (time.perf_counter() - start) / 100
             assert read == spool.recovery.records == records
             spool.close()
         table.row(f"opening 256 MiB of {records} records", f"{best:.2f} s")
         table.row("reading them back", f"{records / reading:.0f} /s")
+        table.row("the newest 8 of them", f"{newest * 1e6:.0f} us")
         table.print()
 
 

@@ -65,7 +65,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class HubClient:
-    """One hub, a few kept connections. Used as a context, once."""
+    """One hub, a few kept connections while it is used as a context."""
 
     def __init__(
         self,

@@ -1,0 +1,74 @@
+"""A bundle at a hub's endpoint: every body is judged as if it had come alone."""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, MAX_BODIES, pack
+from gpufleet.config.hub import IngestConfig
+from tests.fakes.batches import body
+from tests.support.waiting import wait_until_async
+from tests.web.hub.site import Site, now, running_site
+
+
+async def post(site: Site, content: bytes) -> tuple[int, Any]:
+    def exchange() -> tuple[int, Any]:
+        headers = {"Content-Type": BUNDLE_CONTENT_TYPE}
+        request = urllib.request.Request(f"{site.hub.url}/v1/batches", data=content, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    return await asyncio.to_thread(exchange)
+
+
+async def test_each_body_has_its_own_answer(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        bodies = [
+            body(1, now()),
+            b"nonsense",
+            body(1, now(), cluster="elsewhere"),
+            body(1, now()),
+            body(1, now(), sender="node-b", epoch="f" * 32),
+        ]
+        status, answer = await post(site, pack(bodies))
+        assert status == 200
+        answers = answer["answers"]
+        assert [one["status"] for one in answers] == [200, 400, 403, 200, 200]
+        assert [one.get("result") for one in answers] == ["accepted", None, None, "duplicate", "accepted"]
+        assert [one.get("error") for one in answers] == [None, "bad_batch", "foreign_cluster", None, None]
+
+        async def stored() -> bool:
+            return len(site.store.seqs) == 2
+
+        await wait_until_async(stored, what="two batches in the store")
+        assert 'gpufleet_hub_rejected_batches_total{reason="bad_batch"} 1' in await site.text("/metrics")
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "error"),
+    [
+        (b"", 400, "bad_bundle"),
+        (pack([b"x"]) + b"\0", 400, "bad_bundle"),
+        (b"\xff\xff\xff\xff", 400, "bad_bundle"),
+        (pack([b""] * (MAX_BODIES + 1)), 413, "too_large"),
+        (pack([bytes(10_000)] * 7), 413, "too_large"),
+    ],
+    ids=["empty", "left over", "cut off", "too many", "too large"],
+)
+async def test_a_bundle_that_does_not_add_up_is_refused_whole(
+    tmp_path: Path, content: bytes, status: int, error: str
+) -> None:
+    async with running_site(tmp_path, ingest=IngestConfig(max_body_bytes=64 << 10)) as site:
+        answered, answer = await post(site, content)
+        assert (answered, answer["error"]) == (status, error)
+        assert (await site.ask("/healthz"))[0] == 200
+        assert site.store.seqs == []

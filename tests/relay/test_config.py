@@ -1,0 +1,45 @@
+"""How a relay is told what it is."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gpufleet.config.hub import ENV_PREFIX, HubConfig
+from gpufleet.config.load import load
+from gpufleet.model.errors import ConfigError
+
+DOCS = Path(__file__).parents[2] / "docs" / "relay.md"
+
+
+def loaded(text: str, folder: Path) -> HubConfig:
+    file = folder / "hub.toml"
+    file.write_text(text)
+    return load(HubConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={})
+
+
+def test_the_documented_example_is_right_and_shows_every_key(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    config = loaded(example, tmp_path)
+    assert (config.relay.to, config.relay.connections) == ("https://hub:8470", 8)
+    for field in config.relay.__struct_fields__:
+        assert re.search(rf"^{field} = ", example, re.MULTILINE), field
+
+
+def test_no_table_is_no_relay(tmp_path: Path) -> None:
+    assert loaded("", tmp_path).relay.to is None
+
+
+@pytest.mark.parametrize(
+    ("relay", "key", "words"),
+    [
+        ('to = "hub:8470"', "relay.to", "is not a hub"),
+        ('to = "http://hub:8470/?a=b"', "relay.to", "query or fragment"),
+        ('to = "https://hub:8470"\nconnections = 0', "relay.connections", ">= 1"),
+        ('to = "http://hub:8470"\ntoken_file = "/t"', "relay.to", "in the clear"),
+    ],
+)
+def test_what_cannot_be_is_named(tmp_path: Path, relay: str, key: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        loaded(f"[relay]\n{relay}\n", tmp_path)
+    assert caught.value.key == key
