@@ -22,6 +22,7 @@ class FakeHub:
         self.posts: list[WireBatch] = []
         self.taken: list[WireBatch] = []
         self.takes_bundles = True
+        self.tokens: set[str] = set()
         self.url = ""
         self.arrived = asyncio.Event()
 
@@ -50,6 +51,7 @@ class FakeHub:
         return [batch.seq for batch in self.taken]
 
     async def _take(self, request: web.Request) -> web.Response:
+        self.tokens.add(request.headers.get("Authorization", ""))
         if request.content_type == BUNDLE_CONTENT_TYPE and self.takes_bundles:
             answers = [self._judge(body)[0] for body in unpack(await request.read())]
             return web.json_response({"answers": [{"status": status} for status in answers]})
