@@ -148,3 +148,19 @@ def test_a_daemon_without_its_extra_says_which_to_install() -> None:
     assert done.stderr == (
         "gpufleet: uvicorn is not installed: install gpufleet[agent] for an agent, gpufleet[hub] for a hub\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("GPUFLEET_HUB_AUTH", "tokens"), ("GPUFLEET_AGENT_TOKEN_FILE", "/nowhere")],
+)
+def test_the_first_look_does_not_pretend_to_know_tokens(tmp_path: Path, name: str, value: str) -> None:
+    done = gpufleet("up", "--state", str(tmp_path), env={name: value})
+    assert (done.returncode, "run `gpufleet hub` and `gpufleet agent`" in done.stderr) == (2, True)
+
+
+def test_listening_beyond_loopback_is_refused_by_both_daemons() -> None:
+    for daemon in ("hub", "agent"):
+        done = gpufleet(daemon, "--listen", "0.0.0.0:0")
+        assert done.returncode == 2
+        assert "is reachable from other machines, without" in done.stderr

@@ -39,7 +39,12 @@ def test_a_token_says_who_and_for_what() -> None:
     credentials = Credentials(Kept(KNOWN))
     assert credentials.load() == 1
     principal = credentials.principal(TEXT, NOW)
-    assert (principal.id, principal.roles, principal.cluster, principal.tenant) == ("a" * 12, {Role.SENDER}, "x", None)
+    assert (principal.id, principal.roles, principal.cluster, principal.tenant) == (
+        "a" * 12,
+        frozenset({Role.SENDER}),
+        "x",
+        None,
+    )
 
 
 def test_before_anything_was_read_nobody_is_known() -> None:
