@@ -24,7 +24,11 @@ pytestmark = pytest.mark.timeout(300)
 def allocate(way: Way) -> None:
     way.put(
         "/v1/allocations/whole",
-        {"kind": "bare_metal", "target": {"cluster": "local", "machine": way.this_machine()["id"]}},
+        {
+            "kind": "bare_metal",
+            "target": {"cluster": "local", "machine": way.this_machine()["id"]},
+            "valid_from": "2020-01-01T00:00:00Z",
+        },
     )
 
 

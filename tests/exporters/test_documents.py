@@ -12,6 +12,7 @@ from gpufleet.exporters.csv import COLUMNS, CsvExporter
 from gpufleet.exporters.json import JsonExporter
 from gpufleet.exporters.table import TableExporter
 from gpufleet.exporters.words import bytes_words, hertz_words, percent_words, seconds_words, value_words
+from gpufleet.model.reading import Reading
 from tests.support.golden import check_golden
 from tests.support.snapshots import example_snapshot
 
@@ -72,3 +73,21 @@ def test_values_are_written_as_people_do() -> None:
     assert value_words("gpu_performance_state", 0) == "0"
     assert value_words("gpu_state", "ok") == "ok"
     assert value_words("host_load_1m", 0.123456789) == "0.123457"
+
+
+def test_a_gpu_that_answers_well_and_asks_for_help_is_not_just_ok() -> None:
+    snapshot = example_snapshot()
+    device = snapshot.devices[0]
+    readings = {
+        **device.readings,
+        "gpu_state": Reading(value="ok"),
+        "gpu_recovery_action": Reading(value="gpu_reset"),
+        "gpu_row_remap_pending": Reading(value=1),
+        "gpu_row_remap_failed": Reading(value=0),
+    }
+    device = msgspec.structs.replace(device, readings=readings)
+
+    screen = TableExporter(width=200).render(msgspec.structs.replace(snapshot, devices=(device,))).decode()
+
+    assert "ok, asks for gpu_reset, remap pending" in screen
+    assert "remap failed" not in screen

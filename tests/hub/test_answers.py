@@ -261,6 +261,19 @@ def test_history_of_a_listed_device_is_of_every_key_it_had() -> None:
     assert listed_ids(bare_metal(), record(), HANDED_OVER) is None
 
 
+def test_what_was_measured_before_the_allocation_began_is_not_shown() -> None:
+    static = msgspec.structs.replace(gpu_sample(gpu_view(1), NOW - 9 * NANOS, gpu_name="H200"), lane=Lane.STATIC)
+    samples = [*FRESH, stored(static)]
+
+    (device,) = ask(bare_metal(valid_from=at(-1)), samples).devices
+
+    assert device.readings["gpu_power_watts"].absent is Reason.NO_DATA
+    assert device.readings["gpu_power_watts"].detail == "not measured since the allocation began"
+    assert device.readings["gpu_temperature_celsius"].absent is Reason.TIMEOUT
+    assert device.readings["gpu_name"].value == "H200"
+    assert not [one for one in ask(bare_metal(valid_from=at(-1)), samples).host.values() if one.value is not None]
+
+
 def test_a_machine_without_samples_is_not_collected() -> None:
     found = ask(bare_metal(), [])
     assert (found.reason, found.machine) == (Reason.NOT_COLLECTED, "m-a")

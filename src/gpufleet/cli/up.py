@@ -21,11 +21,15 @@ from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import load
 from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
 from gpufleet.model.errors import ConfigError
+from gpufleet.model.time import to_datetime
 
 log = logging.getLogger(__name__)
 
 ALLOCATION = "this-host"
 """The allocation that is put for this host, so that there is an answer to look at."""
+
+ALWAYS = to_datetime(0)
+"""Whoever runs this owns the host already: what was measured a moment ago is theirs."""
 
 FIRST_REPORT_SECONDS = 60.0
 
@@ -93,7 +97,9 @@ async def greet(hub: str, agent: str) -> None:
     try:
         machine = await asyncio.wait_for(this_machine(hub, agent), FIRST_REPORT_SECONDS)
         spec = AllocationSpec(
-            kind=AllocationKind.BARE_METAL, target=Target(cluster=machine["cluster"], machine=machine["id"])
+            kind=AllocationKind.BARE_METAL,
+            target=Target(cluster=machine["cluster"], machine=machine["id"]),
+            valid_from=ALWAYS,
         )
         await asyncio.to_thread(
             send, hub, f"/v1/allocations/{ALLOCATION}", method="PUT", body=msgspec.json.encode(spec)

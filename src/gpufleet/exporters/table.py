@@ -113,11 +113,24 @@ def _state(device: Device) -> tuple[str, bool]:
     asked = [state] if state is not None and state.absent is not None else []
     asked += [reading for reading in device.readings.values() if reading.absent is not None]
     if state is not None and state.value == "ok":
-        return "ok", True
+        wanted = _wanted(device)
+        return ", ".join(["ok", *wanted]), not wanted
     words = [str(state.value)] if state is not None and state.value is not None else []
     if asked:
         words.append(f"{asked[0].absent}: {asked[0].detail}" if asked[0].detail else str(asked[0].absent))
     return ", ".join(words) or NOTHING, False
+
+
+def _wanted(device: Device) -> list[str]:
+    """Return what a GPU that answers well still asks an operator for."""
+    wanted = []
+    action = device.readings.get("gpu_recovery_action")
+    if action is not None and action.value not in (None, "none"):
+        wanted.append(f"asks for {action.value}")
+    for metric, words in (("gpu_row_remap_pending", "remap pending"), ("gpu_row_remap_failed", "remap failed")):
+        if _number(device.readings, metric):
+            wanted.append(words)
+    return wanted
 
 
 def _host(snapshot: Snapshot) -> list[Text]:

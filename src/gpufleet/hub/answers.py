@@ -5,16 +5,18 @@ can see that part: from inside the guest, or by attribution. Until those exist t
 reason, and not one value of the host is in it: a host's GPU never speaks for a guest's.
 """
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.readings import all_stale, devices, known_views, merge, merge_dimensions
-from gpufleet.model.absence import Reason
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec
 from gpufleet.model.answer import AllocationAnswer, AnswerDevice, MachineRecord
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Reading
@@ -36,6 +38,9 @@ NOBODY_ANSWERS = {
     AllocationKind.SLURM_JOB: (Reason.NOT_ATTRIBUTED, "nothing tells which devices this job holds"),
 }
 """Kinds for which no reader and no attribution exists, with the reason that their answers carry."""
+
+
+_NOT_YET = Absent(Reason.NO_DATA, "not measured since the allocation began")
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -133,7 +138,7 @@ def _host_answer(
     now: int,
     stale_after_seconds: float,
 ) -> AllocationAnswer:
-    own = [one for one in stored if _is_host_side(one)]
+    own = [_since(one, allocation.spec.valid_from) for one in stored if _is_host_side(one)]
     error = last_error(readers)
     if not own:
         words = "no sample of this machine has been stored yet"
@@ -167,6 +172,18 @@ def _host_answer(
         host=host,
         host_dimensions=host_dimensions,
     )
+
+
+def _since(stored: StoredSample, begin: dt.datetime | None) -> StoredSample:
+    """Leave out what the machine did before the allocation began: it was somebody else's.
+
+    The static lane tells what the machine is, not what was done with it, and stays. So do absences.
+    """
+    sample = stored.sample
+    if begin is None or sample.lane is Lane.STATIC or sample.measured_at >= to_ns(begin):
+        return stored
+    values = {name: value if isinstance(value, Absent) else _NOT_YET for name, value in sample.values.items()}
+    return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=()))
 
 
 def _is_host_side(stored: StoredSample) -> bool:

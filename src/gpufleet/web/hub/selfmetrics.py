@@ -7,7 +7,7 @@ from gpufleet.exporters.exposition import Page, labelled
 from gpufleet.hub.status import HubStatus
 from gpufleet.model.time import NANOS
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4"  # the framework adds the charset
 
 
 def render(status: HubStatus) -> bytes:
