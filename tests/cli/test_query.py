@@ -43,6 +43,9 @@ async def test_an_allocation_from_the_shell(site: Site) -> None:
     code, out, _ = await run("query", "allocation", "a", *hub)
     assert code == 0
     assert "source host_local_probe" in out
+    code, table, _ = await run("query", "allocations", *hub)
+    assert code == 0
+    assert table.split("\n")[1].split()[:5] == ["a", "bare_metal", "local", "node-a", "blue"]
     assert "GPUs reporting: 2 of 2 devices" in out
     assert "timeout" in out  # the temperature's reason stands where its value would
     code, out, _ = await run("query", "series", "a", "gpu_power_watts", "--step", "1s", *hub)

@@ -12,6 +12,7 @@ import typer
 from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import Access, get
 from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, Json, TokenFileOption
+from gpufleet.model.allocation import Allocation
 from gpufleet.model.answer import (
     AllocationAnswer,
     GpuRecord,
@@ -74,6 +75,14 @@ def gpus(
         json,
         Access(token_file, ca),
     )
+
+
+@query_app.command()
+def allocations(
+    hub: HubUrl = HUB_URL, json: Json = False, token_file: TokenFileOption = None, ca: CaOption = None
+) -> None:
+    """Every allocation: what it points at, whose it is, from when to when."""
+    _ask(hub, "/v1/allocations", {}, tuple[Allocation, ...], "allocations", json, Access(token_file, ca))
 
 
 @query_app.command()

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gpufleet.exporters.words import seconds_words, value_words
+from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation
 from gpufleet.model.answer import (
     AllocationAnswer,
     GpuRecord,
@@ -51,6 +52,28 @@ def nodes(found: Sequence[NodeRecord]) -> list[Table | str]:
         for one in found
     ]
     return [_table(("node", "id", "cluster", "GPUs reporting", "heard", "conflict or last error"), rows, "nodes")]
+
+
+def allocations(found: Sequence[Allocation]) -> list[Table | str]:
+    """One row an allocation."""
+    rows = []
+    for one in found:
+        target = one.spec.target
+        begin, end = one.spec.valid_from, one.closed_at or one.spec.valid_to
+        rows.append(
+            (
+                one.id,
+                one.spec.kind.value,
+                target.cluster,
+                getattr(target, REQUIRED_TARGET_FIELD[one.spec.kind]) or "",
+                one.spec.tenant or "",
+                one.spec.team or "",
+                f"{begin:%Y-%m-%d %H:%M:%SZ}" if begin else "",
+                f"{end:%Y-%m-%d %H:%M:%SZ}" if end else "open",
+            )
+        )
+    titles = ("allocation", "kind", "cluster", "target", "tenant", "team", "from", "to")
+    return [_table(titles, rows, "allocations")]
 
 
 def machines(found: Sequence[MachineRecord]) -> list[Table | str]:
