@@ -112,8 +112,9 @@ def test_config_validate_says_that_it_is_right(daemon: str) -> None:
 
 def test_ctrl_c_ends_a_command_with_130(tmp_path: Path) -> None:
     script = (
-        "import sys, time, gpufleet.cli.source as source\n"
+        "import signal, sys, time\n"
         "from gpufleet.cli.main import app, main\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a test run in the background ignores it
         "@app.command('wait')\n"
         "def wait() -> None:\n"
         "    print('waiting', flush=True)\n"
