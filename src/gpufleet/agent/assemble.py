@@ -9,14 +9,11 @@ from gpufleet.agent.state import Kept, State
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Lane
-from gpufleet.model.reading import DimReading, Reading, Sample
+from gpufleet.model.reading import DimReading, Reading, Sample, precedence
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, View, ViewKind
-
-PRECEDENCE = ("nvml", "dcgm", "nvidia_smi", "imported")
-"""Whose word counts where several readers tell of one view; readers that are not here come after, by name."""
 
 _ORDER = {name: position for position, name in enumerate(CATALOGUE)}
 
@@ -83,7 +80,7 @@ def _device(key: str, kept: Mapping[Source, Kept], state: State, now: float) -> 
 
 def _view(kept: Mapping[Source, Kept]) -> View:
     """Return the view as its most trusted reader's newest sample words it."""
-    best = min(kept.values(), key=lambda k: (_rank(k.sample.reader), -k.sample.measured_at))
+    best = min(kept.values(), key=lambda k: (precedence(k.sample), -k.sample.measured_at))
     assert best.sample.view is not None
     return best.sample.view
 
@@ -122,7 +119,7 @@ def _pci_device(view: View, absent: Absent, at: int) -> Device:
 def _merge(kept: Mapping[Source, Kept], state: State, now: float) -> dict[str, Reading]:
     """Take each metric from the most trusted reader that has a value, or else that says why there is none."""
     merged: dict[str, Reading] = {}
-    for source in sorted(kept, key=lambda source: _rank(source[0])):
+    for source in sorted(kept, key=lambda source: precedence(kept[source].sample)):
         sample = kept[source].sample
         at, side, stale = _stamp(sample, source, kept[source], state, now)
         for name, value in sample.values.items():
@@ -142,7 +139,7 @@ def _merge(kept: Mapping[Source, Kept], state: State, now: float) -> dict[str, R
 
 def _merge_dimensions(kept: Mapping[Source, Kept], state: State, now: float) -> tuple[DimReading, ...]:
     merged: dict[tuple[str, tuple[str, ...]], DimReading] = {}
-    for source in sorted(kept, key=lambda source: _rank(source[0])):
+    for source in sorted(kept, key=lambda source: precedence(kept[source].sample)):
         sample = kept[source].sample
         if not sample.dims:
             continue
@@ -179,10 +176,6 @@ def _stamp(
     if state.is_stale(*source, kept.ended, now):
         stale = Absent(Reason.STALE, state.statuses[source].last_error)
     return to_datetime(sample.measured_at), sample.view.side if sample.view else "", stale
-
-
-def _rank(reader: str) -> tuple[int, str]:
-    return (PRECEDENCE.index(reader) if reader in PRECEDENCE else len(PRECEDENCE), reader)
 
 
 def _display_order(device: Device) -> tuple[bool, int, str, str]:

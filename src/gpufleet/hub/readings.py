@@ -8,27 +8,16 @@ from gpufleet.hub.freshness import Freshness
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimReading, Reading, Value
+from gpufleet.model.reading import DimReading, Reading, Value, precedence
 from gpufleet.model.stored import StoredSample
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, View, ViewKind
-
-PRECEDENCE = ("host", "nvml", "dcgm", "nvidia_smi")
-"""Readers of one view, the most trusted first; others come after, by name, and imported ones last."""
-
-
-def by_precedence(stored: StoredSample) -> tuple[bool, int, str]:
-    """Sort key of samples of one view."""
-    reader = stored.sample.reader
-    rank = PRECEDENCE.index(reader) if reader in PRECEDENCE else len(PRECEDENCE)
-    return stored.sample.provenance is Provenance.IMPORTED, rank, reader
 
 
 def merge(samples: Sequence[StoredSample], freshness: Freshness) -> dict[str, Reading]:
     """Return one reading a metric, in the catalogue's order: the first reader's value, else the first one's absence."""
     merged: dict[str, Reading] = {}
-    for stored in sorted(samples, key=by_precedence):
+    for stored in sorted(samples, key=lambda stored: precedence(stored.sample)):
         for metric, value in stored.sample.values.items():
             before = merged.get(metric)
             if before is not None and before.absent is None:
@@ -46,7 +35,7 @@ def merge_dimensions(samples: Sequence[StoredSample], freshness: Freshness) -> t
     """
     taken: dict[str, str] = {}
     merged: list[DimReading] = []
-    for stored in sorted(samples, key=by_precedence):
+    for stored in sorted(samples, key=lambda stored: precedence(stored.sample)):
         if not freshness.is_current(stored):
             continue
         for dim in stored.sample.dims:
@@ -154,7 +143,7 @@ def _device(
 ) -> AnswerDevice:
     readings = merge(samples, freshness)
     name = readings.get("gpu_name")
-    first = min(samples, key=by_precedence)
+    first = min(samples, key=lambda stored: precedence(stored.sample))
     return AnswerDevice(
         id=f"{cluster}/{machine}/{view.key}",
         machine=machine,

@@ -54,6 +54,16 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     driver_session: int = 0
 
 
+READER_PRECEDENCE = ("host", "nvml", "dcgm", "nvidia_smi")
+"""Whose word counts where several readers tell of one subject; readers that are not here come after, by name."""
+
+
+def precedence(sample: Sample) -> tuple[bool, int, str]:
+    """Sort key of samples of one subject, the most trusted first; imported ones come last."""
+    rank = READER_PRECEDENCE.index(sample.reader) if sample.reader in READER_PRECEDENCE else len(READER_PRECEDENCE)
+    return sample.provenance is Provenance.IMPORTED, rank, sample.reader
+
+
 class Reading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One reading as documents and answers show it: exactly one of `value` and `absent` is set.
 
