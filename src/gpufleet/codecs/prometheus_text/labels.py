@@ -1,0 +1,128 @@
+"""One series' text: its name and labels, with quotes and escapes read as the format says. Read once a series."""
+
+import re
+import unicodedata
+
+from gpufleet.codecs.prometheus_text.limits import TextLimits
+from gpufleet.codecs.prometheus_text.page import Problem
+
+METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
+LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
+_BLANKS = " \t"
+_ESCAPES = {"\\": "\\", '"': '"', "n": "\n"}
+
+
+class LineError(Exception):
+    """A line that is not taken."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(problem)
+
+
+def parse_series(text: str, limits: TextLimits) -> tuple[str, dict[str, str], int]:
+    """Read a series from the start of a line; return its name, its labels and where it ends.
+
+    The name stands before the braces, or quoted as the first thing inside them (UTF-8 names).
+
+    Raises:
+        LineError: if it is not what the format allows, or passes a bound.
+    """
+    end = 0
+    while end < len(text) and text[end] not in "{ \t":
+        end += 1
+    name = text[:end]
+    at = _skip(text, end)
+    labels: dict[str, str] = {}
+    if at < len(text) and text[at] == "{":
+        quoted, labels, end = _labels(text, at + 1, limits)
+        if quoted and name:
+            raise LineError(Problem.NAME)
+        name = quoted or name
+        if not quoted and not METRIC_NAME.match(name):
+            raise LineError(Problem.NAME)
+    elif not METRIC_NAME.match(name):
+        raise LineError(Problem.NAME)
+    if not name or len(name.encode()) > limits.name_bytes:
+        raise LineError(Problem.NAME)
+    return name, labels, end
+
+
+def clean(text: str) -> str:
+    """Return the text without control characters: they can drive a terminal, and name nothing."""
+    if text.isprintable():
+        return text
+    return "".join(character for character in text if unicodedata.category(character) != "Cc")
+
+
+def _labels(text: str, at: int, limits: TextLimits) -> tuple[str, dict[str, str], int]:
+    """Read from behind the opening brace to behind the closing one."""
+    name = ""
+    labels: dict[str, str] = {}
+    while True:
+        at = _skip(text, at)
+        if at >= len(text):
+            raise LineError(Problem.SYNTAX)
+        if text[at] == "}":
+            return name, labels, at + 1
+        quoted = text[at] == '"'
+        if quoted:
+            label, at = _quoted(text, at + 1, limits)
+            label = clean(label)
+        else:
+            start = at
+            while at < len(text) and text[at] not in "= \t,}":
+                at += 1
+            label = text[start:at]
+        at = _skip(text, at)
+        if quoted and not name and not labels and text[at : at + 1] in (",", "}"):
+            name = label
+        elif text[at : at + 1] != "=":
+            raise LineError(Problem.SYNTAX)
+        else:
+            at = _skip(text, at + 1)
+            if text[at : at + 1] != '"':
+                raise LineError(Problem.SYNTAX)
+            value, at = _quoted(text, at + 1, limits)
+            _add(labels, label, value, limits, quoted=quoted)
+        at = _skip(text, at)
+        if text[at : at + 1] == ",":
+            at += 1
+        elif text[at : at + 1] != "}":
+            raise LineError(Problem.SYNTAX)
+
+
+def _add(labels: dict[str, str], label: str, value: str, limits: TextLimits, *, quoted: bool) -> None:
+    if not label or len(label) > limits.name_bytes or not (quoted or LABEL_NAME.match(label)):
+        raise LineError(Problem.NAME)
+    if label in labels:
+        raise LineError(Problem.LABEL_TWICE)
+    if len(labels) == limits.labels:
+        raise LineError(Problem.TOO_MANY_LABELS)
+    labels[label] = clean(value)
+
+
+def _quoted(text: str, at: int, limits: TextLimits) -> tuple[str, int]:
+    """Read from behind an opening quote to behind the closing one. An escape that the format lacks stays as it is."""
+    start, parts = at, []
+    while True:
+        stop = text.find('"', at)
+        if stop < 0:
+            raise LineError(Problem.SYNTAX)
+        escape = text.find("\\", at, stop)
+        if escape < 0:
+            parts.append(text[at:stop])
+            break
+        parts.append(text[at:escape])
+        following = text[escape + 1 : escape + 2]
+        parts.append(_ESCAPES.get(following, "\\" + following))
+        at = escape + 2
+    if stop - start > limits.value_bytes or len(text[start:stop].encode()) > limits.value_bytes:
+        raise LineError(Problem.LABEL_TOO_LONG)
+    return "".join(parts), stop + 1
+
+
+def _skip(text: str, at: int) -> int:
+    while at < len(text) and text[at] in _BLANKS:
+        at += 1
+    return at

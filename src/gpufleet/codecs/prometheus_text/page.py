@@ -1,0 +1,77 @@
+"""What a page of metrics says, as records."""
+
+import enum
+
+import msgspec
+
+
+class Problem(enum.StrEnum):
+    """Why a line was not taken."""
+
+    SYNTAX = "syntax"  # it is no sample and no comment
+    NAME = "name"  # a metric's or label's name that the format does not allow, or none
+    VALUE = "value"  # no number, or one that no 64-bit float holds
+    TIMESTAMP = "timestamp"  # no instant of this epoch
+    LINE_TOO_LONG = "line_too_long"
+    TOO_MANY_LABELS = "too_many_labels"
+    LABEL_TOO_LONG = "label_too_long"
+    LABEL_TWICE = "label_twice"  # one label name twice in one series
+    SERIES_TWICE = "series_twice"  # one series twice in one page: the first counts
+    TYPE_TWICE = "type_twice"  # a second TYPE of one metric: the first counts
+    TOO_MANY_FAMILIES = "too_many_families"
+
+
+class Family(msgspec.Struct):
+    """What the comments say of one metric.
+
+    Attributes:
+        type: `gauge`, `counter`, `histogram`, `summary`, `info`, `stateset`, `unknown`, ... as it was written.
+        help: text for people.
+        unit: as OpenMetrics has it, or empty.
+    """
+
+    type: str = ""
+    help: str = ""
+    unit: str = ""
+
+
+class Series:
+    """One series: a name and labels. The parser gives the same object for the same text of later pages.
+
+    Attributes:
+        name: of the metric.
+        labels: in the order in which they were written; control characters are taken out.
+    """
+
+    __slots__ = ("labels", "name", "page")
+
+    def __init__(self, name: str, labels: dict[str, str]) -> None:
+        self.name = name
+        self.labels = labels
+        self.page = 0
+
+    def __repr__(self) -> str:
+        """Show it as the format writes it."""
+        return self.name + "{" + ",".join(f"{name}={value!r}" for name, value in self.labels.items()) + "}"
+
+
+class Page(msgspec.Struct):
+    """One page, as columns: sample i is `series[i]` with `values[i]`.
+
+    Attributes:
+        series: of each sample.
+        values: an int where an integer was written (byte counters pass 2**53), else a float; may be NaN or infinite.
+        times: sample to its own instant in nanoseconds since 1970, for those that were written with one.
+        families: metric to what its comments say.
+        problems: lines that were not taken, by why.
+        examples: the first lines that were not taken, cut short, with control characters escaped.
+        complete: whether the page ended as its format wants it (OpenMetrics: `# EOF`; text: always).
+    """
+
+    series: list[Series]
+    values: list[int | float]
+    times: dict[int, int]
+    families: dict[str, Family]
+    problems: dict[Problem, int]
+    examples: list[tuple[Problem, str]]
+    complete: bool = True

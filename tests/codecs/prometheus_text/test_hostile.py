@@ -1,0 +1,123 @@
+"""Whatever comes: bounded, and only the declared error."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.prometheus_text.limits import TextLimits
+from gpufleet.codecs.prometheus_text.page import Problem
+from gpufleet.codecs.prometheus_text.parser import MAX_EXAMPLES, TextParser, wire_error_of
+from gpufleet.model.errors import WireLimitError
+
+_PIECES = st.sampled_from(
+    [
+        b"m",
+        b"up",
+        b"{",
+        b"}",
+        b'"',
+        b"\\",
+        b",",
+        b"=",
+        b" ",
+        b"\t",
+        b"\n",
+        b"\r",
+        b"#",
+        b"# TYPE m gauge",
+        b"# EOF",
+        b"1",
+        b"-",
+        b".",
+        b"e",
+        b"_",
+        b"NaN",
+        b"1700000000000",
+        b"\xff",
+        "é".encode(),
+        b"\x00",
+        b'a="b"',
+        b" # ",
+    ]
+)
+
+
+@given(st.lists(st.lists(_PIECES, max_size=40).map(b"".join) | st.binary(max_size=200), max_size=4), st.booleans())
+def test_any_bytes_give_a_page(chunks: list[bytes], openmetrics: bool) -> None:
+    parser = TextParser(openmetrics=openmetrics)
+    for _ in range(2):
+        for chunk in chunks:
+            parser.feed(chunk)
+        page = parser.finish()
+        assert len(page.series) == len(page.values)
+        assert len(set(map(id, page.series))) == len(page.series)
+        assert all(label.isprintable() for s in page.series for label in s.labels)
+        assert all(shown.isascii() and shown.isprintable() for _, shown in page.examples)
+
+
+@given(st.binary(max_size=300))
+def test_a_page_before_changes_nothing_of_a_page(data: bytes) -> None:
+    parser = TextParser()
+    with contextlib.suppress(WireLimitError):
+        parser.parse(data)
+    text = b'm{a="b"} 1\nm{a="c"} 2.5\nup 3\n'
+    page, fresh = parser.parse(text), TextParser().parse(text)
+    assert [(s.name, s.labels) for s in page.series] == [(s.name, s.labels) for s in fresh.series]
+    assert (page.values, page.times, page.problems) == (fresh.values, fresh.times, fresh.problems)
+
+
+def test_a_page_that_is_too_long_is_over_and_the_next_one_is_not() -> None:
+    parser = TextParser(TextLimits(page_bytes=1000))
+    with pytest.raises(WireLimitError, match="more than 1000 bytes"):
+        parser.parse(b"m 1\n" * 251)
+    assert parser.parse(b"m 1\n").values == [1]
+
+
+def test_a_page_of_too_many_series_is_over() -> None:
+    parser = TextParser(TextLimits(series=100))
+    page = b"".join(b'm{i="%d"} 1\n' % i for i in range(101))
+    for _ in range(2):
+        with pytest.raises(WireLimitError, match="more than 100 series"):
+            parser.parse(page)
+    assert len(parser.parse(page[:600]).series) > 20
+
+
+def test_what_is_kept_between_pages_is_bounded() -> None:
+    parser = TextParser(TextLimits(kept=50))
+    for number in range(100):
+        page = parser.parse(b"".join(b'm{i="%d-%d"} 1\n' % (number, i) for i in range(40)))
+        assert len(page.series) == 40
+        assert len(parser._known) <= 90
+        assert len(parser._same) <= 90
+
+
+def test_spellings_of_one_series_do_not_pile_up() -> None:
+    parser = TextParser(TextLimits(kept=50))
+    for number in range(200):
+        parser.parse(b'm{a="1"' + b"," + b" " * number + b"} 1\n")
+    assert len(parser._known) <= 51
+
+
+def test_comments_are_bounded() -> None:
+    parser = TextParser(TextLimits(families=10))
+    page = parser.parse(b"".join(b"# TYPE m%d gauge\n" % i for i in range(12)) + b"# HELP m1 " + b"x" * 9000 + b"\n")
+    assert page.problems == {Problem.TOO_MANY_FAMILIES: 2}
+    assert len(page.families) == 10
+    assert len(page.families["m1"].help) == 4096
+
+
+def test_only_the_first_bad_lines_are_kept() -> None:
+    page = TextParser().parse(b"\x1b[31mbad\n" * 1000)
+    assert page.problems == {Problem.SYNTAX: 1000} or page.problems == {Problem.NAME: 1000}
+    assert len(page.examples) == MAX_EXAMPLES
+    assert page.examples[0][1].startswith("\\x1b[31m")
+
+
+def test_a_page_of_nothing_but_bad_lines_is_an_error_and_an_empty_one_is_not() -> None:
+    error = wire_error_of(TextParser().parse(b"<html>no metrics here</html>\n"))
+    assert error is not None
+    assert "<html>" in str(error)
+    assert wire_error_of(TextParser().parse(b"")) is None
+    assert wire_error_of(TextParser().parse(b"<html>\nup 1\n")) is None

@@ -1,0 +1,311 @@
+"""What stands on a page is what comes out, at every cut, and once."""
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpufleet.codecs.prometheus_text.page import Page, Problem
+from gpufleet.codecs.prometheus_text.parser import TextParser
+
+PAGES = Path(__file__).parents[2] / "data" / "exposition"
+
+
+def parse(text: str, *, openmetrics: bool = False) -> Page:
+    return TextParser(openmetrics=openmetrics).parse(text.encode())
+
+
+def samples(page: Page) -> list[tuple[str, dict[str, str], int | float]]:
+    return [(s.name, s.labels, value) for s, value in zip(page.series, page.values, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("0", 0),
+        ("-3", -3),
+        ("+7", 7),
+        ("18014398509481985", 18014398509481985),  # past 2**53: no float holds it
+        ("8.4e6", 8.4e6),
+        ("1e-07", 1e-7),
+        ("-0.5", -0.5),
+        (".5", 0.5),
+        ("5.", 5.0),
+        ("+Inf", math.inf),
+        ("-Inf", -math.inf),
+        ("inf", math.inf),
+    ],
+)
+@pytest.mark.parametrize("again", [False, True], ids=["first page", "known series"])
+def test_numbers(text: str, value: float, again: bool) -> None:
+    parser = TextParser()
+    if again:
+        parser.parse(b'm{a="b"} 1\n')
+    page = parser.parse(f'm{{a="b"}} {text}\n'.encode())
+    assert page.values == [value]
+    assert type(page.values[0]) is type(value)
+    assert not page.problems
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first page", "known series"])
+@pytest.mark.parametrize(
+    "text", ["1_0", "1_0.5", "0x10", "one", "--1", "1e", "1e400", "1.0e400", "9" * 63 + "x", "", "٣", "1.2.3", "nano"]
+)
+def test_what_is_no_number_costs_its_line(text: str, again: bool) -> None:
+    parser = TextParser()
+    if again:
+        parser.parse(b'm{a="b"} 1\n')
+    page = parser.parse(f'm{{a="b"}} {text}\nok 1\n'.encode())
+    assert samples(page) == [("ok", {}, 1)]
+    assert sum(page.problems.values()) == 1
+    assert set(page.problems) <= {Problem.VALUE, Problem.SYNTAX}
+
+
+def test_nan_is_a_value_of_the_page() -> None:
+    (value,) = parse("m NaN\n").values
+    assert math.isnan(value)
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "labels"),
+    [
+        ("up 1", "up", {}),
+        ("up\t1", "up", {}),
+        ("up{} 1", "up", {}),
+        ("  up 1", "up", {}),
+        ("up {a='x'} 1".replace("'", '"'), "up", {"a": "x"}),
+        ('up{a="x",} 1', "up", {"a": "x"}),
+        ('up{ a = "x" , b="y" } 1', "up", {"a": "x", "b": "y"}),
+        ('up{a="x"}1', "up", {"a": "x"}),
+        ('up{a="}"} 1', "up", {"a": "}"}),
+        ('up{cmd="for (;;) { x }, y"} 1', "up", {"cmd": "for (;;) { x }, y"}),
+        ('{"my.metric",a="x"} 1', "my.metric", {"a": "x"}),
+        ('{"my.metric","la.bel"="x"} 1', "my.metric", {"la.bel": "x"}),
+        ('up{a="é漢"} 1', "up", {"a": "é漢"}),
+        ('up{a="\x1b[2J\x00b"} 1', "up", {"a": "[2Jb"}),
+    ],
+)
+def test_series_are_read_as_they_are_written(line: str, name: str, labels: dict[str, str]) -> None:
+    page = parse(line + "\n")
+    assert [s.name for s in page.series] == [name]
+    assert page.series[0].labels == labels
+
+
+def test_escapes_are_those_of_the_format_and_others_stay() -> None:
+    (series,) = parse(r'up{a="quo\"te",b="back\\slash",c="new\nline",d="\r kept",e="\\n"} 1' + "\n").series
+    assert series.labels == {"a": 'quo"te', "b": "back\\slash", "c": "newline", "d": "\\r kept", "e": "\\n"}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("1up 1", Problem.NAME),
+        ("u-p 1", Problem.NAME),
+        ("{} 1", Problem.NAME),
+        ("{a='x'} 1".replace("'", '"'), Problem.NAME),
+        ('up{"other",a="x"} 1', Problem.NAME),
+        ('up{1a="x"} 1', Problem.NAME),
+        ('up{="x"} 1', Problem.NAME),
+        ('up{a="x",a="y"} 1', Problem.LABEL_TWICE),
+        ('up{a="x} 1', Problem.SYNTAX),
+        ("up{a=x} 1", Problem.SYNTAX),
+        ('up{a="x"', Problem.SYNTAX),
+        ('up{a="x" b="y"} 1', Problem.SYNTAX),
+        ("up", Problem.SYNTAX),
+        ("up 1 2 3", Problem.SYNTAX),
+        ("up1", Problem.SYNTAX),
+        ("up 1 x", Problem.TIMESTAMP),
+        ("up 1 1.5", Problem.TIMESTAMP),
+        ("up 1 0", Problem.TIMESTAMP),
+        ("up 1 -5", Problem.TIMESTAMP),
+        ("up 1 99999999999999999", Problem.TIMESTAMP),
+        ("up 1 9999999999999999", Problem.TIMESTAMP),
+        ("u" * 257 + " 1", Problem.NAME),
+        ("é 1", Problem.NAME),
+        ('up{a="' + "x" * 4097 + '"} 1', Problem.LABEL_TOO_LONG),
+        ("up{" + ",".join(f'l{i}="x"' for i in range(65)) + "} 1", Problem.TOO_MANY_LABELS),
+        ("x" * 70_000 + " 1", Problem.LINE_TOO_LONG),
+    ],
+)
+def test_a_bad_line_costs_itself_and_is_counted(line: str, problem: Problem) -> None:
+    page = parse(f'first 1\n{line}\nlast{{a="b"}} 2\n')
+    assert page.problems == {problem: 1}
+    assert page.examples[0][0] is problem
+    assert len(page.examples[0][1]) <= 1000
+    assert samples(page) == [("first", {}, 1), ("last", {"a": "b"}, 2)]
+
+
+@pytest.mark.parametrize("size", [4096, 4095])
+def test_bounds_are_exact(size: int) -> None:
+    page = parse(f'up{{a="{"x" * size}"}} 1\n')
+    assert len(page.series[0].labels["a"]) == size
+
+
+def test_a_value_is_measured_in_bytes() -> None:
+    assert parse('up{a="' + "é" * 2048 + '"} 1\n').series
+    assert parse('up{a="' + "é" * 2049 + '"} 1\n').problems == {Problem.LABEL_TOO_LONG: 1}
+
+
+def test_a_forged_label_stays_inside_its_quotes() -> None:
+    (series,) = parse(r'up{name="x\",host=\"evil",uuid="GPU-1",gpu="0"} 1' + "\n").series
+    assert series.labels == {"name": 'x",host="evil', "uuid": "GPU-1", "gpu": "0"}
+
+
+def test_comments_tell_type_help_and_unit() -> None:
+    page = parse("# HELP m  What it is: a \\n test\n# TYPE m gauge\n# UNIT m bytes\n# anything else\n#\nm 1\n")
+    assert page.families["m"].type == "gauge"
+    assert page.families["m"].help == "What it is: a \\n test"
+    assert page.families["m"].unit == "bytes"
+    assert not page.problems
+
+
+def test_the_first_type_of_a_metric_counts() -> None:
+    page = parse('# TYPE m gauge\nm 1\n# TYPE m counter\nm{a="b"} 2\n')
+    assert page.families["m"].type == "gauge"
+    assert page.problems == {Problem.TYPE_TWICE: 1}
+    assert len(page.series) == 2
+
+
+def test_a_series_counts_once_a_page_however_it_is_written() -> None:
+    parser = TextParser()
+    for _ in range(2):
+        page = parser.parse(b'm{a="1",b="2"} 1\nm{b="2",a="1"} 2\nm{a="1",b="2"} 3\nm{a="1",b="2",} 4\n')
+        assert page.values == [1]
+        assert page.problems == {Problem.SERIES_TWICE: 3}
+
+
+def test_a_series_is_the_same_object_on_every_page() -> None:
+    parser = TextParser()
+    first = parser.parse(b'm{a="1",b="2"} 1\nup 1\n')
+    second = parser.parse(b'up 2\nm{b="2",a="1"} 2.5\n')
+    assert first.series[0] is second.series[1]
+    assert first.series[1] is second.series[0]
+
+
+def test_a_name_is_not_the_beginning_of_another() -> None:
+    parser = TextParser()
+    parser.parse(b'up 1\nm{a="1"} 1\n')
+    page = parser.parse(b'up1\nup2 5\nm{a="1"}x1\nm{a="1"} \n')
+    assert samples(page) == [("up2", {}, 5)]
+    assert page.problems == {Problem.SYNTAX: 2, Problem.VALUE: 1}
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first page", "known series"])
+def test_a_sample_can_carry_its_own_instant(again: bool) -> None:
+    parser = TextParser()
+    text = b'm{a="1"} 5 1700000000123\nm{a="2"} 5.5\nn 1 1700000000456\n'
+    if again:
+        parser.parse(text)
+    page = parser.parse(text)
+    assert page.values == [5, 5.5, 1]
+    assert page.times == {0: 1_700_000_000_123_000_000, 2: 1_700_000_000_456_000_000}
+
+
+def test_openmetrics() -> None:
+    text = (
+        "# TYPE requests counter\n# UNIT requests bytes\n"
+        'requests_total{a="1"} 17.0 1700000000.25 # {trace_id="x} y"} 0.5 1700000000.1\n'
+        'requests_created{a="1"} 1699999999.5\n# EOF\n'
+    )
+    parser = TextParser(openmetrics=True)
+    for _ in range(2):
+        page = parser.parse(text.encode())
+        assert page.complete
+        assert not page.problems
+        assert page.values == [17.0, 1699999999.5]
+        assert page.times == {0: 1_700_000_000_250_000_000}
+        assert page.series[0].labels == {"a": "1"}
+
+
+def test_a_page_of_openmetrics_that_was_cut_says_so() -> None:
+    assert not parse("m 1\n", openmetrics=True).complete
+    assert parse("m 1\n").complete
+
+
+def test_line_ends_of_other_systems() -> None:
+    parser = TextParser()
+    for _ in range(2):
+        page = parser.parse(b'# TYPE m gauge\r\nm{a="b"} 12\r\nn 1.5\r\n\r\n')
+        assert page.values == [12, 1.5]
+        assert type(page.values[0]) is int
+        assert page.families["m"].type == "gauge"
+        assert not page.problems
+
+
+def test_bytes_that_are_no_text_stay_apart_from_each_other_line() -> None:
+    parser = TextParser()
+    for _ in range(2):
+        page = parser.parse(b'm{a="\xff\xfe"} 1\nm{a="ok"} 2\n')
+        assert [s.labels["a"] for s in page.series] == ["\ufffd\ufffd", "ok"]
+
+
+@given(st.data())
+@settings(max_examples=200)
+def test_it_does_not_matter_where_a_page_is_cut(data: st.DataObject) -> None:
+    text = (
+        'm{a="é漢",b="}"} 1.5\r\n# TYPE n counter\nn 18014398509481985 1700000000000\n'
+        + "y" * 70_000
+        + ' 1\nlast{x="y"} 3'
+    )
+    whole = TextParser().parse(text.encode())
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text.encode())), max_size=8)))
+    parser = TextParser()
+    for _ in range(2):
+        for start, end in zip([0, *cuts], [*cuts, None], strict=True):
+            parser.feed(text.encode()[start:end])
+        page = parser.finish()
+        assert samples(page) == samples(whole)
+        assert page.times == whole.times
+        assert page.problems == whole.problems == {Problem.LINE_TOO_LONG: 1}
+
+
+_NAMES = st.from_regex(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,8}", fullmatch=True)
+_LABELS = st.dictionaries(
+    st.from_regex(r"[a-zA-Z_][a-zA-Z0-9_]{0,8}", fullmatch=True),
+    st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.just("\\") | st.just('"'), max_size=12),
+    max_size=4,
+)
+_VALUES = st.integers(-(2**53), 2**53) | st.floats(allow_nan=False)
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _line(name: str, labels: dict[str, str], value: float) -> str:
+    inside = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
+    number = repr(value) if not math.isinf(value) else ("+Inf" if value > 0 else "-Inf")
+    return f"{name}{{{inside}}} {number}\n" if labels else f"{name} {number}\n"
+
+
+@given(st.lists(st.tuples(_NAMES, _LABELS, _VALUES), max_size=12))
+def test_it_agrees_with_the_reference_parser_on_every_legal_page(
+    rows: list[tuple[str, dict[str, str], float]],
+) -> None:
+    unique = {(name, tuple(sorted(labels.items()))): (name, labels, value) for name, labels, value in rows}
+    text = "".join(_line(*row) for row in unique.values())
+    parser = TextParser()
+    for _ in range(2):
+        page = parser.parse(text.encode())
+        assert not page.problems
+        reference = [s for family in text_string_to_metric_families(text) for s in family.samples]
+        assert sorted(map(repr, samples(page))) == sorted(map(repr, unique.values()))
+        assert sorted((s.name, sorted(s.labels.items()), float(s.value)) for s in reference) == sorted(
+            (name, sorted(labels.items()), float(value)) for name, labels, value in samples(page)
+        )
+
+
+@pytest.mark.parametrize("path", sorted(PAGES.glob("*.txt")), ids=lambda path: path.stem)
+def test_pages_of_other_exporters_are_read_whole(path: Path) -> None:
+    text = path.read_text()
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    page = TextParser().parse(text.encode())
+    assert page.problems.keys() <= {Problem.TYPE_TWICE}
+    assert len(page.series) == len(lines) > 0
+    for line, series, value in zip(lines, page.series, page.values, strict=True):
+        assert line.startswith(series.name)
+        assert float(line.rpartition(" ")[2]) == value
+        assert line.count('="') == len(series.labels)
