@@ -5,6 +5,7 @@ UV := .tools/bin/uv
 UV_VERSION := 0.13.8
 BIN := .venv/bin
 STATE ?= .cache/run
+MINUTES ?= 60
 export UV_PYTHON_DOWNLOADS := never
 
 .PHONY: help
@@ -46,6 +47,10 @@ docs: setup ## Render the reference pages that come from the code
 bench: setup ## Measure; figures and method in docs/performance.md
 	@$(BIN)/python tests/support/compiler.py
 	$(BIN)/python -m benchmarks
+
+.PHONY: soak
+soak: setup ## A fifteenth of the fleet goal for MINUTES (60), with queries beside it; fails if memory grows or a row is lost
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
 
 .PHONY: setup
 setup: .venv/.ready ## Make .venv/ with everything; quick when nothing changed

@@ -1,0 +1,260 @@
+"""A fifteenth of the fleet goal for an hour: does it stay up to date, flat in memory, and lose nothing?
+
+`python -m benchmarks.soak [--minutes 60] [--gpus 66667] [--relays 2]`, or `make soak MINUTES=60`.
+
+Method: a real hub with the embedded store and real relays in front of it, all on loopback with their defaults. A
+made-up fleet (`soak_load.py`) posts every GPU's 40 values once in 15 s, each node as a sender of its own, in bundles of
+64 nodes, each node always to the same relay: 1,000,000 GPUs every 15 s divided by 15 is 66,667 GPUs, 4,445 samples and
+177,800 values a second. Beside it, every few seconds, allocations are asked for what they are doing and for the last
+hour of two metrics, as are fleet and self-metrics pages. A line a minute tells how it goes.
+
+At the end the load stops, the queues get two minutes to empty, the processes are stopped as a service manager would,
+and the store is read. It is good (exit code 0) if the queues emptied, nothing acknowledged is missing or there twice,
+nothing was refused, no question failed, the fleet was never later than a period, and memory of hub and relays is flat:
+along the least-squares slope over the last three quarters it grew by less than 10 % of its mean, or 16 MiB. A run under
+20 minutes does not judge memory: caches are still filling.
+"""
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import aiohttp
+import msgspec
+
+from benchmarks.bench_ingest import gauge
+from benchmarks.processes import cpu_seconds, folder_bytes, resident_mib
+from benchmarks.soak_judge import SHORTEST_MINUTES, Growth, audit, growth, read_store
+from benchmarks.soak_load import GPUS_A_NODE, PERIOD_SECONDS, Load
+from benchmarks.table import Table
+from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
+from tests.support.processes import Gpufleet, free_port
+
+FLEET = 66_667
+ALLOCATIONS = 20
+LOOK_SECONDS = 5.0
+DRAIN_SECONDS = 120.0
+ASK_SECONDS = 3.0
+METRICS = ("gpu_utilization_ratio", "gpu_power_watts")
+
+
+class Daemon:
+    """A running hub or relay, and what was seen of it."""
+
+    def __init__(self, name: str, folder: Path, *more: str) -> None:
+        port = free_port()
+        self.name = name
+        self.url = f"http://127.0.0.1:{port}"
+        self.folder = folder / name
+        self.process = Gpufleet(
+            ["hub", "--listen", f"127.0.0.1:{port}", "--state", str(self.folder), *more], folder / f"{name}.log"
+        )
+        self.process.wait_for(f"{self.url}/healthz")
+        self.resident: list[tuple[float, float]] = []
+        self._cpu = 0.0
+
+    def look(self) -> None:
+        """Note how much memory it has."""
+        self.resident.append((time.monotonic(), resident_mib(self.process.process.pid)))
+
+    def cpu(self) -> float:
+        """Return processor seconds since last asked."""
+        now = cpu_seconds(self.process.process.pid)
+        used, self._cpu = now - self._cpu, now
+        return used
+
+
+class Asker:
+    """Asks the hub as people and dashboards do; keeps how long each answer took, in milliseconds."""
+
+    def __init__(self, hub: str, nodes: int) -> None:
+        self.spans: dict[str, list[float]] = {}
+        self.failed: list[str] = []
+        self._hub = hub
+        self._nodes = nodes
+
+    async def run(self) -> None:
+        """Register allocations, then ask until cancelled."""
+        async with aiohttp.ClientSession(self._hub, timeout=aiohttp.ClientTimeout(total=60)) as session:
+            count = min(ALLOCATIONS, self._nodes)
+            for number in range(count):
+                target = Target(cluster="local", machine=f"soak-{number * (self._nodes // count):06d}")
+                spec = AllocationSpec(kind=AllocationKind.BARE_METAL, target=target)
+                await session.put(f"/v1/allocations/a{number}", data=msgspec.json.encode(spec))
+            turn = 0
+            while True:
+                which = f"/v1/allocations/a{turn % count}"
+                await self._ask(session, "latest", f"{which}/metrics")
+                await self._ask(session, "series", f"{which}/series?" + "&".join(f"metric={one}" for one in METRICS))
+                await self._ask(session, "metrics", "/metrics")
+                if turn % 20 == 0:
+                    await self._ask(session, "senders", "/v1/senders")
+                turn += 1
+                await asyncio.sleep(ASK_SECONDS)
+
+    def take(self) -> dict[str, list[float]]:
+        """Return what was measured since last asked, sorted."""
+        taken, self.spans = self.spans, {}
+        return {name: sorted(spans) for name, spans in taken.items()}
+
+    async def _ask(self, session: aiohttp.ClientSession, name: str, path: str) -> None:
+        began = time.perf_counter()
+        try:
+            async with session.get(path) as answer:
+                body = await answer.read()
+                if answer.status != 200:
+                    self.failed.append(f"{path}: {answer.status} {body[:200]!r}")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            self.failed.append(f"{path}: {type(error).__name__} {error}")
+        self.spans.setdefault(name, []).append((time.perf_counter() - began) * 1e3)
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, folder: Path, *, gpus: int, relays: int, minutes: float) -> None:
+        self.folder = folder
+        self.minutes = minutes
+        self.hub = Daemon("hub", folder)
+        self.relays = [Daemon(f"relay-{number}", folder, "--relay-to", self.hub.url) for number in range(1, relays + 1)]
+        self.load = Load(gpus, [relay.url for relay in self.relays])
+        self.asker = Asker(self.hub.url, len(self.load.nodes))
+        self.slowest: dict[str, float] = {}
+        self.latest_seconds = 0.0
+        self._rows = 0.0
+        self._began = time.monotonic()
+
+    async def run(self) -> list[str]:
+        """Run it; return what is wrong."""
+        print(HEAD)
+        async with aiohttp.ClientSession() as session:
+            posting = asyncio.create_task(self.load.run())
+            asking = asyncio.create_task(self.asker.run())
+            self._began = time.monotonic()
+            minute = self._began
+            while time.monotonic() < self._began + self.minutes * 60:
+                await asyncio.sleep(LOOK_SECONDS)
+                for daemon in (self.hub, *self.relays):
+                    daemon.look()
+                if time.monotonic() - minute >= 60 - LOOK_SECONDS / 2:
+                    await self._tell(session, time.monotonic() - minute)
+                    minute = time.monotonic()
+            self.load.stop()
+            await posting
+            drained = await self._drain(session)
+            await self._tell(session, max(time.monotonic() - minute, 0.1))
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        return self._judge(drained)
+
+    async def _pages(self, session: aiohttp.ClientSession) -> tuple[str, list[str]]:
+        pages = []
+        for daemon in (self.hub, *self.relays):
+            async with session.get(f"{daemon.url}/metrics") as answer:
+                pages.append(await answer.text())
+        return pages[0], pages[1:]
+
+    async def _tell(self, session: aiohttp.ClientSession, seconds: float) -> None:
+        page, relays = await self._pages(session)
+        rows = gauge(page, "gpufleet_hub_flushed_rows_total")
+        spans = self.asker.take()
+        for name, found in spans.items():
+            self.slowest[name] = max(found[-1], self.slowest.get(name, 0.0))
+        self.latest_seconds = max(self.latest_seconds, self.load.late_seconds)
+        print(
+            f"{(time.monotonic() - self._began) / 60:6.1f} {(rows - self._rows) / seconds:8,.0f} {rows / 1e6:7.2f}"
+            f" {sum(gauge(one, 'gpufleet_relay_wal_records') for one in relays):7.0f}"
+            f" {gauge(page, 'gpufleet_hub_wal_records'):7.0f} {gauge(page, 'gpufleet_hub_flush_lag_seconds'):6.1f}"
+            f" {self.load.late_seconds:6.1f}"
+            f" {self.hub.resident[-1][1]:7.0f} {'+'.join(f'{one.resident[-1][1]:.0f}' for one in self.relays):>9}"
+            f" {100 * self.hub.cpu() / seconds:6.0f} {100 * sum(one.cpu() for one in self.relays) / seconds:6.0f}"
+            f" {_middle(spans.get('latest'))} {_middle(spans.get('series'))} {_middle(spans.get('senders'))}"
+            f" {await asyncio.to_thread(folder_bytes, self.hub.folder) / 2**20:8.0f}",
+            flush=True,
+        )
+        self._rows, self.load.late_seconds = rows, 0.0
+
+    async def _drain(self, session: aiohttp.ClientSession) -> bool:
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while time.monotonic() < deadline:
+            page, relays = await self._pages(session)
+            waiting = gauge(page, "gpufleet_hub_wal_records")
+            if not waiting and not any(gauge(one, "gpufleet_relay_wal_records") for one in relays):
+                return True
+            await asyncio.sleep(0.2)
+        return False
+
+    def _judge(self, drained: bool) -> list[str]:
+        wrong = [] if drained else [f"the queues were not empty after {DRAIN_SECONDS:g} s"]
+        wrong += [f"{self.load.refused} batches were refused"] if self.load.refused else []
+        wrong += [f"{len(self.asker.failed)} questions failed, the first: {one}" for one in self.asker.failed[:1]]
+        if self.latest_seconds > PERIOD_SECONDS:
+            wrong.append(f"the fleet was up to {self.latest_seconds:.1f} s late")
+        for daemon in (*self.relays, self.hub):
+            code = daemon.process.stop(seconds=120)
+            wrong += [f"{daemon.name} ended with {code}"] if code else []
+            wrong += [f"{daemon.name} logged a traceback"] if "Traceback" in daemon.process.log.read_text() else []
+        print("\nreading the store ...", flush=True)
+        stored = read_store(f"chdb://{self.hub.folder / 'hub' / 'store'}")
+        problems = list(audit({node.epoch: node.acknowledged for node in self.load.nodes}, stored))
+        wrong += [*problems[:5], f"{len(problems)} epochs are wrong"] if problems else []
+        table = Table("soak", "what", "figure")
+        rows = self.load.acknowledged * GPUS_A_NODE
+        table.row("acknowledged, in the store once each", f"{rows:,} rows of {len(self.load.nodes):,} senders")
+        table.row("posted again", str(self.load.again))
+        table.row("latest bundle", f"{self.latest_seconds:.1f} s after it was due")
+        for name, span in self.slowest.items():
+            table.row(f"slowest answer: {name}", f"{span:.0f} ms")
+        size = folder_bytes(self.hub.folder / "hub" / "store")
+        table.row("store on disk", f"{size / 2**20:,.0f} MiB, {size / max(rows, 1):.1f} B/row")
+        for daemon in (self.hub, *self.relays):
+            found = growth(daemon.resident)
+            table.row(f"{daemon.name} resident", _words(found, self.minutes))
+            if self.minutes >= SHORTEST_MINUTES and not found.is_flat:
+                wrong.append(f"{daemon.name} grew by {found.grown:.0f} MiB of {found.mean:.0f}")
+        table.print()
+        return wrong
+
+
+HEAD = f"""{"":16}{"":8} {"-- waiting --":>15} {"behind s":>13} {"resident MiB":>17} {"cpu %":>13} {"median ms":>20}
+minute   rows/s  M rows  relays     hub    hub   load     hub    relays    hub relays latest series senders disk MiB"""
+
+
+def _middle(spans: list[float] | None) -> str:
+    return f"{spans[len(spans) // 2]:6.0f}" if spans else "     -"
+
+
+def _words(found: Growth, minutes: float) -> str:
+    verdict = "flat" if found.is_flat else "grows"
+    judged = verdict if minutes >= SHORTEST_MINUTES else f"not judged under {SHORTEST_MINUTES:g} minutes"
+    return f"{found.mean:.0f} MiB in the mean, slope {found.an_hour:+.0f} MiB/h: {judged}"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run, print, and return 1 if anything is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--gpus", type=int, default=FLEET)
+    parser.add_argument("--relays", type=int, default=2)
+    asked = parser.parse_args(argv)
+    folder = Path(tempfile.mkdtemp(prefix="gpufleet-soak-"))
+    soak = Soak(folder, gpus=asked.gpus, relays=asked.relays, minutes=asked.minutes)
+    try:
+        wrong = asyncio.run(soak.run())
+    finally:
+        for daemon in (*soak.relays, soak.hub):
+            daemon.process.kill()
+    if wrong:
+        print("\nNOT GOOD:", *wrong, f"logs and store are kept in {folder}", sep="\n  ")
+        return 1
+    shutil.rmtree(folder)
+    print("\ngood: up to date, nothing lost, nothing twice")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""The soak itself: what it finds good, and that it finds what is not."""
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.soak_judge import FLAT_RATIO, Stored, audit, growth
+from benchmarks.soak_load import GPUS_A_NODE, VALUES, Node
+from gpufleet.codecs.batch import decode
+from gpufleet.hub.normalise import normalise
+
+NOW = 1_790_000_000_000_000_000
+SECONDS = [5.0 * number for number in range(720)]
+
+
+@pytest.mark.timeout(300)
+def test_a_short_run_of_a_small_fleet_is_good() -> None:
+    arguments = ["-m", "benchmarks.soak", "--minutes", "0.1", "--gpus", "160", "--relays", "1"]
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "nothing lost, nothing twice" in done.stdout
+    assert "rows of 20 senders" in done.stdout
+
+
+def test_every_body_is_a_batch_of_forty_good_values_a_gpu() -> None:
+    node = Node(200)
+    for seq in range(1, 500):
+        batch = decode(node.next_body(NOW))
+        assert (batch.seq, batch.epoch) == (seq, node.epoch)
+        (block,) = batch.samples
+        assert (len(block.metrics), len(block.machine)) == (VALUES, GPUS_A_NODE)
+        found = normalise(batch, NOW)
+        assert (found.invalid_values, found.unknown_metrics, found.future_rows) == ({}, {}, 0)
+
+
+def test_nodes_tell_different_things() -> None:
+    first, second = (decode(Node(number).next_body(NOW)) for number in (1, 2))
+    assert first.epoch != second.epoch
+    assert first.sender != second.sender
+    assert {view.uuid for view in first.views}.isdisjoint(view.uuid for view in second.views)
+    assert first.samples[0].columns != second.samples[0].columns
+
+
+def test_memory_that_fills_at_the_start_and_stays_is_flat() -> None:
+    found = growth([(at, min(800.0, 300 + at)) for at in SECONDS])
+    assert found.is_flat
+    assert found.an_hour == pytest.approx(0, abs=1)
+
+
+def test_memory_that_creeps_is_not() -> None:
+    found = growth([(at, 800 + at / 3600 * 150 + (at % 7)) for at in SECONDS])
+    assert not found.is_flat
+    assert found.an_hour == pytest.approx(150, rel=0.05)
+
+
+def test_the_bound_is_a_part_of_the_mean() -> None:
+    under = growth([(at, 1000 * (1 + 0.9 * FLAT_RATIO * at / 2700)) for at in SECONDS])
+    over = growth([(at, 1000 * (1 + 1.3 * FLAT_RATIO * at / 2700)) for at in SECONDS])
+    assert under.is_flat
+    assert not over.is_flat
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [
+        ({"a": Stored(16, 16, 2)}, ""),
+        ({"a": Stored(15, 15, 2)}, "epoch a: 15 rows up to number 2 of 16 up to 2"),
+        ({"a": Stored(8, 8, 1)}, "epoch a: 8 rows up to number 1"),
+        ({"a": Stored(16, 16, 3)}, "up to number 3 of 16 up to 2"),
+        ({"a": Stored(17, 16, 2)}, "1 rows are in the store more than once"),
+        ({}, "epoch a: 0 rows"),
+        ({"a": Stored(16, 16, 2), "b": Stored(8, 8, 1)}, "epoch b is in the store, and nobody posted it"),
+    ],
+)
+def test_the_audit_finds_what_is_missing_twice_or_strange(stored: dict[str, Stored], said: str) -> None:
+    problems = list(audit({"a": 2}, stored))
+    assert bool(problems) == bool(said)
+    assert said in "".join(problems)
