@@ -113,7 +113,8 @@ def test_a_device_that_a_reader_shows_is_there_once() -> None:
 
 
 def test_every_gpu_metric_is_absent_but_the_address_that_is_known() -> None:
-    expected = {m.name for m in CATALOGUE.values() if Subject.GPU in m.subjects and not m.dims}
+    gpu = [metric for metric in CATALOGUE.values() if Subject.GPU in metric.subjects and metric.role is None]
+    expected = {metric.name for metric in gpu if not metric.dims}
     assert set(PCI_ONLY_METRICS) == expected - {"gpu_pci_address"}
 
 

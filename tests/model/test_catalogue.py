@@ -7,6 +7,7 @@ import pytest
 from gpufleet.model.catalogue import BY_ID, CATALOGUE, Metric, MetricKind, Storage, Subject, ValueType
 from gpufleet.model.catalogue.gpu import GPU_METRICS
 from gpufleet.model.catalogue.host import HOST_METRICS
+from gpufleet.model.catalogue.instances import INSTANCE_METRICS
 
 UNIT_SUFFIX = {
     "ratio": "_ratio",
@@ -24,7 +25,7 @@ every_metric = pytest.mark.parametrize("metric", CATALOGUE.values(), ids=CATALOG
 
 
 def test_names_and_numbers_are_unique() -> None:
-    rows = [*GPU_METRICS, *HOST_METRICS]
+    rows = [*GPU_METRICS, *INSTANCE_METRICS, *HOST_METRICS]
 
     assert len(CATALOGUE) == len(rows)
     assert len(BY_ID) == len(rows)
@@ -74,6 +75,13 @@ def test_row_says_where_it_comes_from(metric: Metric) -> None:
     assert metric.subjects
     source = metric.kernel if Subject.MACHINE in metric.subjects else metric.nvml
     assert source
+
+
+@every_metric
+def test_what_only_some_gpus_tell_is_about_gpus_and_stored_beside_the_core(metric: Metric) -> None:
+    if metric.role is not None:
+        assert Subject.GPU in metric.subjects
+        assert metric.storage is not Storage.CORE
 
 
 def test_counters_have_no_upper_end() -> None:

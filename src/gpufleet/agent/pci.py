@@ -16,9 +16,10 @@ PCI_READER = "pci"
 PCI_ONLY_METRICS = tuple(
     metric.name
     for metric in CATALOGUE.values()
-    if Subject.GPU in metric.subjects and not metric.dims and metric.name != "gpu_pci_address"
+    if Subject.GPU in metric.subjects and not metric.dims and metric.role is None and metric.name != "gpu_pci_address"
 )
-"""What is absent of such a device: every GPU metric without dimensions but the address, which is known."""
+"""What is absent of such a device: every metric of every GPU without dimensions but the address, which is
+known."""
 
 NVML = "nvml"
 VFIO = "vfio-pci"

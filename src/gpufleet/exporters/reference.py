@@ -41,6 +41,8 @@ def _entry(metric: Metric) -> list[str]:
     if metric.dims:
         facts.append("dimensions " + ", ".join(f"`{dim}`" for dim in metric.dims))
     facts.append("of " + ", ".join(metric.subjects))
+    if metric.role is not None:
+        facts.append(f"of a gpu only as `{metric.role}`")
     facts.append("seen from " + ", ".join(metric.sides))
     lines = [f"### {metric.name}", "", f"{metric.help}.", "", f"- {'; '.join(facts)}"]
     sources = [

@@ -2,20 +2,22 @@
 
 from gpufleet.model.catalogue.gpu import GPU_METRICS
 from gpufleet.model.catalogue.host import HOST_METRICS
+from gpufleet.model.catalogue.instances import INSTANCE_METRICS
 from gpufleet.model.catalogue.metric import (
     Absence,
     Lane,
     Metric,
     MetricKind,
+    Role,
     Storage,
     Subject,
     ValueType,
 )
 
-CATALOGUE_VERSION = 1
+CATALOGUE_VERSION = 2
 """Raised whenever a row is added, or an existing row changes its meaning; carried by documents and batches."""
 
-CATALOGUE: dict[str, Metric] = {metric.name: metric for metric in (*GPU_METRICS, *HOST_METRICS)}
+CATALOGUE: dict[str, Metric] = {metric.name: metric for metric in (*GPU_METRICS, *INSTANCE_METRICS, *HOST_METRICS)}
 """Every metric by name, in the order in which people want to read them."""
 
 CORE_METRICS: tuple[Metric, ...] = tuple(m for m in CATALOGUE.values() if m.storage is Storage.CORE)
@@ -33,6 +35,7 @@ __all__ = [
     "Lane",
     "Metric",
     "MetricKind",
+    "Role",
     "Storage",
     "Subject",
     "ValueType",

@@ -1,28 +1,31 @@
 """Rows of the catalogue about GPUs, MIG devices and vGPU instances. Ids 1 to 199."""
 
 from gpufleet.model.absence import Reason
-from gpufleet.model.catalogue.metric import (
-    Absence,
-    Lane,
-    Metric,
-    MetricKind,
-    Storage,
-    Subject,
-    ValueType,
+from gpufleet.model.catalogue.metric import Absence
+from gpufleet.model.catalogue.row import (
+    ALL,
+    COUNTER,
+    DIM,
+    ENUM,
+    FLOAT,
+    GAUGE,
+    GPU_MIG,
+    GPU_VGPU,
+    GUEST,
+    INT,
+    OLD_CHIP,
+    OLD_DRIVER,
+    SLOW,
+    STATE,
+    STATIC,
+    TAIL,
 )
+from gpufleet.model.catalogue.row import info as _info
+from gpufleet.model.catalogue.row import row as _row
 
-GAUGE, COUNTER, STATE, INFO = MetricKind.GAUGE, MetricKind.COUNTER, MetricKind.STATE, MetricKind.INFO
-INT, FLOAT, ENUM, TEXT = ValueType.INT, ValueType.FLOAT, ValueType.ENUM, ValueType.TEXT
-FAST, SLOW, STATIC = Lane.FAST, Lane.SLOW, Lane.STATIC
-CORE, TAIL, DIM = Storage.CORE, Storage.TAIL, Storage.DIM
-GPU = (Subject.GPU,)
-GPU_MIG = (Subject.GPU, Subject.MIG)
-ALL = (Subject.GPU, Subject.MIG, Subject.VGPU)
-
-MIG_ON = Absence(Reason.NOT_IN_MIG_MODE, "MIG is enabled: the driver does not define it for the parent")
-GUEST = Absence(Reason.NOT_IN_GUEST, "a vGPU guest cannot see it")
-OLD_CHIP = Absence(Reason.NOT_SUPPORTED, "the chip does not offer it")
-OLD_DRIVER = Absence(Reason.NOT_IN_DRIVER, "the driver is older than the call")
+MIG_ON = Absence(
+    Reason.NOT_IN_MIG_MODE, "MIG is enabled: the driver does not define it, for the GPU or its MIG devices"
+)
 NO_ECC = Absence(Reason.NOT_SUPPORTED, "the memory has no ECC or it is off")
 PASSIVE = Absence(Reason.NOT_SUPPORTED, "passively cooled boards have no fan")
 NO_SENSOR = Absence(Reason.NOT_SUPPORTED, "boards without HBM have no memory temperature sensor")
@@ -40,74 +43,12 @@ CLOCK_EVENT_REASONS = (
 )
 """Names and bits of `gpu_clock_event_reasons_mask` (nvml.h, nvmlClocksEventReason*)."""
 
-
-def _row(
-    id: int,  # noqa: A002 - the column's own name
-    name: str,
-    kind: MetricKind,
-    type: ValueType,  # noqa: A002 - the column's own name
-    unit: str,
-    help: str,  # noqa: A002 - the column's own name
-    *,
-    lane: Lane = FAST,
-    storage: Storage = CORE,
-    subjects: tuple[Subject, ...] = GPU,
-    low: float | None = 0,
-    high: float | None = None,
-    dims: tuple[str, ...] = (),
-    states: tuple[str, ...] = (),
-    nvml: tuple[str, ...] = (),
-    dcgm: tuple[int, ...] = (),
-    smi: tuple[str, ...] = (),
-    absent: tuple[Absence, ...] = (),
-    otel: str = "",
-) -> Metric:
-    return Metric(
-        id=id,
-        name=name,
-        kind=kind,
-        type=type,
-        unit=unit,
-        low=low,
-        high=high,
-        dims=dims,
-        help=help,
-        subjects=subjects,
-        sides=("host", "guest", "vgpu_host") if Subject.VGPU in subjects else ("host", "guest"),
-        lane=lane,
-        storage=storage,
-        states=states,
-        nvml=nvml,
-        dcgm=dcgm,
-        nvidia_smi=smi,
-        absent_when=absent,
-        otel=otel,
-    )
-
-
-def _info(id: int, name: str, help: str, *, nvml: str, smi: str = "", dcgm: tuple[int, ...] = ()) -> Metric:  # noqa: A002
-    return _row(
-        id,
-        name,
-        INFO,
-        TEXT,
-        "",
-        help,
-        lane=STATIC,
-        storage=Storage.INFO,
-        low=None,
-        subjects=GPU_MIG,
-        nvml=(nvml,),
-        smi=(smi,) if smi else (),
-        dcgm=dcgm,
-    )
-
-
 # fmt: off
 GPU_METRICS = (
     # utilisation
     _row(1, "gpu_utilization_ratio", GAUGE, FLOAT, "ratio",
-         "Share of the last sample period in which at least one kernel ran; not a share of the SMs",
+         "Share of the last sample period in which at least one kernel ran; not a share of the SMs (of a vGPU: "
+         "its part of the physical GPU's time)",
          high=1, subjects=ALL, nvml=("nvmlDeviceGetUtilizationRates.gpu",), dcgm=(203,),
          smi=("utilization.gpu",), absent=(MIG_ON,), otel="hw.gpu.utilization"),
     _row(2, "gpu_memory_activity_ratio", GAUGE, FLOAT, "ratio",
@@ -124,11 +65,11 @@ GPU_METRICS = (
          smi=("utilization.decoder",), absent=(MIG_ON, OLD_CHIP)),
     _row(5, "gpu_jpeg_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the JPEG engine ran",
-         high=1, storage=TAIL, nvml=("nvmlDeviceGetJpgUtilization",), smi=("utilization.jpeg",),
+         high=1, storage=TAIL, subjects=GPU_VGPU, nvml=("nvmlDeviceGetJpgUtilization",), smi=("utilization.jpeg",),
          absent=(MIG_ON, OLD_CHIP, OLD_DRIVER)),
     _row(6, "gpu_ofa_utilization_ratio", GAUGE, FLOAT, "ratio",
          "Share of the last sample period in which the optical flow accelerator ran",
-         high=1, storage=TAIL, nvml=("nvmlDeviceGetOfaUtilization",), smi=("utilization.ofa",),
+         high=1, storage=TAIL, subjects=GPU_VGPU, nvml=("nvmlDeviceGetOfaUtilization",), smi=("utilization.ofa",),
          absent=(MIG_ON, OLD_CHIP, OLD_DRIVER)),
     # memory
     _row(7, "gpu_memory_total_bytes", GAUGE, INT, "bytes", "Device memory installed or assigned",
@@ -139,7 +80,7 @@ GPU_METRICS = (
          subjects=ALL, nvml=("nvmlDeviceGetMemoryInfo_v2.used",), dcgm=(252,), smi=("memory.used",),
          otel="hw.gpu.memory.usage"),
     _row(9, "gpu_memory_free_bytes", GAUGE, INT, "bytes", "Device memory free",
-         subjects=ALL, nvml=("nvmlDeviceGetMemoryInfo_v2.free",), dcgm=(251,), smi=("memory.free",)),
+         subjects=GPU_MIG, nvml=("nvmlDeviceGetMemoryInfo_v2.free",), dcgm=(251,), smi=("memory.free",)),
     _row(10, "gpu_memory_reserved_bytes", GAUGE, INT, "bytes",
          "Device memory that the driver and firmware keep for themselves",
          subjects=GPU_MIG, nvml=("nvmlDeviceGetMemoryInfo_v2.reserved",), dcgm=(253,),
@@ -220,18 +161,18 @@ GPU_METRICS = (
          smi=("ecc.errors.uncorrected.aggregate.total",), absent=(NO_ECC,)),
     _row(34, "gpu_remapped_rows_correctable", GAUGE, INT, "", "Memory rows remapped for correctable errors",
          lane=SLOW, nvml=("nvmlDeviceGetRemappedRows.corrRows",), dcgm=(394,),
-         smi=("remapped_rows.correctable",), absent=(OLD_CHIP,)),
+         smi=("remapped_rows.correctable",), absent=(OLD_CHIP, GUEST)),
     _row(35, "gpu_remapped_rows_uncorrectable", GAUGE, INT, "",
          "Memory rows remapped for uncorrectable errors",
          lane=SLOW, nvml=("nvmlDeviceGetRemappedRows.uncRows",), dcgm=(393,),
-         smi=("remapped_rows.uncorrectable",), absent=(OLD_CHIP,)),
+         smi=("remapped_rows.uncorrectable",), absent=(OLD_CHIP, GUEST)),
     _row(36, "gpu_row_remap_pending", GAUGE, INT, "", "1 if a row remap waits for a GPU reset, else 0",
          high=1, lane=SLOW, nvml=("nvmlDeviceGetRemappedRows.isPending",), dcgm=(396,),
-         smi=("remapped_rows.pending",), absent=(OLD_CHIP,)),
+         smi=("remapped_rows.pending",), absent=(OLD_CHIP, GUEST)),
     _row(37, "gpu_row_remap_failed", GAUGE, INT, "",
          "1 if a row remap failed (the board should be replaced), else 0",
          high=1, lane=SLOW, nvml=("nvmlDeviceGetRemappedRows.failureOccurred",), dcgm=(395,),
-         smi=("remapped_rows.failure",), absent=(OLD_CHIP,)),
+         smi=("remapped_rows.failure",), absent=(OLD_CHIP, GUEST)),
     _row(38, "gpu_recovery_action", STATE, ENUM, "", "What the driver asks an operator to do about this GPU",
          low=None, lane=SLOW, states=("none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset",
                                       "recover_imex"),
@@ -275,8 +216,10 @@ GPU_METRICS = (
          low=None, states=("ok", "lost", "reset_required", "hung", "unreadable"), nvml=("return codes",)),
     # identity
     _info(70, "gpu_name", "Product name", nvml="nvmlDeviceGetName", smi="name", dcgm=(50,)),
-    _info(71, "gpu_serial", "Serial number of the board", nvml="nvmlDeviceGetSerial", smi="serial", dcgm=(53,)),
-    _info(72, "gpu_board_part_number", "Part number of the board", nvml="nvmlDeviceGetBoardPartNumber"),
+    _info(71, "gpu_serial", "Serial number of the board", nvml="nvmlDeviceGetSerial", smi="serial", dcgm=(53,),
+          absent=(GUEST,)),
+    _info(72, "gpu_board_part_number", "Part number of the board", nvml="nvmlDeviceGetBoardPartNumber",
+          absent=(GUEST,)),
     _info(73, "gpu_vbios_version", "Version of the board's firmware", nvml="nvmlDeviceGetVbiosVersion",
           smi="vbios_version", dcgm=(85,)),
     _info(74, "gpu_architecture", "Architecture of the chip", nvml="nvmlDeviceGetArchitecture"),
@@ -287,9 +230,10 @@ GPU_METRICS = (
     _info(77, "gpu_minor_number", "N of the device node /dev/nvidiaN", nvml="nvmlDeviceGetMinorNumber",
           dcgm=(55,)),
     _info(78, "gpu_inforom_image_version", "Version of the board's information ROM",
-          nvml="nvmlDeviceGetInforomImageVersion", smi="inforom.img"),
+          nvml="nvmlDeviceGetInforomImageVersion", smi="inforom.img", absent=(GUEST,)),
     _info(79, "gpu_gsp_firmware_version", "Version of the GSP firmware",
-          nvml="nvmlDeviceGetGspFirmwareVersion"),
-    _info(80, "gpu_module_id", "Position of the module on its baseboard", nvml="nvmlDeviceGetModuleId"),
+          nvml="nvmlDeviceGetGspFirmwareVersion", absent=(GUEST,)),
+    _info(80, "gpu_module_id", "Position of the module on its baseboard", nvml="nvmlDeviceGetModuleId",
+          absent=(GUEST,)),
 )
 # fmt: on

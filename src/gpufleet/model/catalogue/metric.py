@@ -52,6 +52,14 @@ class Subject(enum.StrEnum):
     VGPU = "vgpu"
 
 
+class Role(enum.StrEnum):
+    """What makes of a GPU one that a metric can be told of."""
+
+    MIG_PARENT = "mig_parent"  # MIG mode is on
+    VGPU_HOST = "vgpu_host"  # it is shared out as vGPUs by this machine
+    VGPU_GUEST = "vgpu_guest"  # it is a vGPU, seen from inside the guest
+
+
 class Absence(msgspec.Struct, frozen=True):
     """A case in which the metric is absent by nature."""
 
@@ -74,6 +82,8 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
         help: one line for people.
         subjects: what it can be about.
         sides: sides that can see it (`host`, `guest`, `vgpu_host`).
+        role: it is told only of GPUs in this role, and of no other GPU is anything said; None for most. Instances
+            (MIG devices, vGPU instances) have no role.
         lane: its schedule.
         storage: where the store keeps it.
         states: for a state, its names; the position is the stored number.
@@ -96,6 +106,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     help: str
     subjects: tuple[Subject, ...]
     sides: tuple[str, ...] = ("host", "guest")
+    role: Role | None = None
     lane: Lane
     storage: Storage
     states: tuple[str, ...] = ()
