@@ -1,0 +1,47 @@
+"""Byte for byte what NVIDIA's own headers give (compiled from DCGM 4.2.3, 4.5.0 and 4.6.0: the same)."""
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.codecs.dcgm_wire import requests
+from gpufleet.codecs.dcgm_wire.commands import ALL_GPUS, LADDER, READ_ONLY
+from gpufleet.codecs.dcgm_wire.frame import HEADER
+from gpufleet.codecs.dcgm_wire.values import GPU, Entity, FieldValue, decode_values, encode_value
+
+LINES = (Path(__file__).parents[2] / "data" / "dcgm" / "golden-frames.txt").read_text().splitlines()
+GOLDEN = {name: rest for name, _, rest in (line.partition(" ") for line in LINES if not line.startswith("#"))}
+ASKED = {
+    "version": requests.ask_version(7),
+    "entities": requests.ask_entities(8, GPU),
+    "fg": requests.ask_fields(9, "fg1", [203, 252]),
+    "watch": requests.ask_watch(10, ALL_GPUS, 5, every_seconds=5, keep_seconds=30, keep_samples=2),
+    "latest": requests.ask_latest(LADDER[0], 11, [Entity(GPU, 0)], [203, 252]),
+    "update": requests.ask_update(12),
+    "multi": requests.ask_history(13, Entity(GPU, 0), 230, 123, 64),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_request_is_the_golden_one(name: str) -> None:
+    assert ASKED[name].hex() == GOLDEN[name]
+
+
+def test_every_golden_line_is_used() -> None:
+    assert set(GOLDEN) == {"hdr", "fv", "fvd", *ASKED}
+    assert int(GOLDEN["hdr"]) == HEADER.size
+
+
+@pytest.mark.parametrize(("name", "field", "value"), [("fv", 252, 20000), ("fvd", 155, 35.686)])
+def test_a_value_is_the_golden_one(name: str, field: int, value: float) -> None:
+    expected = FieldValue(Entity(GPU, 0), field, 0, 1_700_000_000_000_000, value)
+    assert decode_values(bytes.fromhex(GOLDEN[name])) == [expected]
+    assert encode_value(expected).hex() == GOLDEN[name]
+
+
+def test_nothing_that_writes_can_be_asked() -> None:
+    inject, fake, denylist, attach, detach, config, health_set = 27, 44, 46, 76, 75, 8, 4
+    assert not READ_ONLY & {inject, fake, denylist, attach, detach, config, health_set, 72, 73}
+    for frame in ASKED.values():
+        number = int.from_bytes(frame[28:32], "little")
+        assert number in READ_ONLY

@@ -1,0 +1,196 @@
+"""An engine's replies: what they say, and that nothing an engine can send does more than fail."""
+
+import math
+import struct
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.dcgm_wire import replies, requests
+from gpufleet.codecs.dcgm_wire.codes import blank_of
+from gpufleet.codecs.dcgm_wire.commands import (
+    ENTITIES,
+    FIELDS_CREATE,
+    HIERARCHY,
+    HISTORY,
+    LADDER,
+    MODULE,
+    Command,
+    Latest,
+)
+from gpufleet.codecs.dcgm_wire.frame import HEADER, MAX_BODY_BYTES, Header, decode_header, encode_frame
+from gpufleet.codecs.dcgm_wire.values import (
+    COMPUTE_INSTANCE,
+    GPU,
+    GPU_INSTANCE,
+    RECORD,
+    Entity,
+    FieldValue,
+    decode_values,
+    encode_value,
+)
+from gpufleet.model.absence import Reason
+from gpufleet.model.errors import WireError, WireLimitError
+
+READERS: list[Callable[[bytes], object]] = [
+    replies.read_version,
+    replies.read_entities,
+    replies.read_hierarchy,
+    replies.read_gpu_status,
+    replies.read_group,
+    replies.read_fields,
+    replies.read_history,
+    *((lambda body, form=form: replies.read_latest(form, body)) for form in LADDER),
+]
+VALUES = st.builds(
+    FieldValue,
+    st.builds(Entity, st.integers(0, 9), st.integers(0, 2**32 - 1)),
+    st.integers(1, 2000),
+    st.integers(-67, 0),
+    st.integers(-(2**63), 2**63 - 1),
+    st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text("abc<>é", max_size=20),
+)
+
+
+def body_of(command: Command, size: int, *parts: tuple[int, bytes]) -> bytes:
+    body = bytearray(size)
+    MODULE.pack_into(body, 0, size, 0, command.number, 3, 9, command.version)
+    for at, data in parts:
+        body[at : at + len(data)] = data
+    return bytes(body)
+
+
+@given(st.lists(VALUES, max_size=20), st.sampled_from(LADDER))
+def test_values_come_back_as_they_were_sent(values: list[FieldValue], form: Latest) -> None:
+    buffer = b"".join(map(encode_value, values))
+    body = body_of(form.command, form.fixed, (form.fixed - 4, struct.pack("<I", len(buffer)))) + buffer
+    assert replies.read_latest(form, body) == values
+    assert replies.read_result(form.command, body) == 0
+
+
+def test_what_follows_a_buffer_is_not_read() -> None:
+    form, buffer = LADDER[0], encode_value(FieldValue(Entity(GPU, 1), 252, 0, 1, 5))
+    body = body_of(form.command, form.fixed, (form.fixed - 4, struct.pack("<I", len(buffer)))) + buffer + b"\xff" * 100
+    assert len(replies.read_latest(form, body)) == 1
+
+
+def test_history() -> None:
+    buffer = b"".join(encode_value(FieldValue(Entity(GPU, 1), 230, 0, at, 79)) for at in (1, 2))
+    body = body_of(HISTORY, 72, (60, struct.pack("<iiI", 2, -31, len(buffer)))) + buffer
+    assert [value.microseconds for value in replies.read_history(body)] == [1, 2]
+    assert replies.read_result(HISTORY, body) == -31
+
+
+def test_version_entities_and_groups() -> None:
+    version = requests.ask_version(1)[HEADER.size :]
+    said = version[:28] + b"version:4.6.0;arch:x86_64;odd;buildtype:Release".ljust(512, b"\0")
+    assert replies.read_version(said) == {"version": "4.6.0", "arch": "x86_64", "buildtype": "Release"}
+    listed = body_of(ENTITIES, ENTITIES.size, (28, struct.pack("<3I", 4, 0, 7)), (4124, struct.pack("<I", 3)))
+    assert replies.read_entities(listed) == [4, 0, 7]
+    fields = body_of(FIELDS_CREATE, FIELDS_CREATE.size, (32, struct.pack("<Q", 2**40)), (552, struct.pack("<i", -1)))
+    assert replies.read_fields(fields) == 2**40
+    assert replies.read_result(FIELDS_CREATE, fields) == -1
+
+
+def test_hierarchy() -> None:
+    entry = struct.Struct("<IIII128sIIIII")
+    instance = entry.pack(GPU_INSTANCE, 8, GPU, 1, b"GPU-1\0junk", 3, 7, 0xFFFF_FFFF, 19, 1)
+    compute = entry.pack(COMPUTE_INSTANCE, 9, GPU_INSTANCE, 8, b"GPU-1", 3, 7, 0, 0, 1)
+    body = body_of(HIERARCHY, HIERARCHY.size, (28, struct.pack("<I", 2)), (32, instance + compute))
+    first, second = replies.read_hierarchy(body)
+    assert (first.entity, first.parent, first.gpu_uuid) == (Entity(GPU_INSTANCE, 8), Entity(GPU, 1), "GPU-1")
+    assert (first.gpu_index, first.gpu_instance, first.profile, first.slices) == (3, 7, 19, 1)
+    assert (second.parent, second.compute_instance) == (Entity(GPU_INSTANCE, 8), 0)
+
+
+@pytest.mark.parametrize(
+    ("reader", "command", "at", "count"),
+    [(replies.read_entities, ENTITIES, 4124, 1025), (replies.read_hierarchy, HIERARCHY, 28, 449)],
+)
+def test_a_count_beyond_the_room_is_refused(
+    reader: Callable[[bytes], object], command: Command, at: int, count: int
+) -> None:
+    with pytest.raises(WireError, match=str(count)):
+        reader(body_of(command, command.size, (at, struct.pack("<I", count))))
+
+
+def test_a_reply_to_another_question_is_refused() -> None:
+    with pytest.raises(WireError, match="command 14"):
+        replies.read_hierarchy(body_of(ENTITIES, HIERARCHY.size))
+
+
+@pytest.mark.parametrize("length", [0, 1, RECORD.size - 1, RECORD.size + 9, 0xFFFF])
+def test_a_record_whose_length_lies_is_refused(length: int) -> None:
+    record = bytearray(encode_value(FieldValue(Entity(GPU, 0), 252, 0, 1, 5)))
+    record[:2] = struct.pack("<H", length)
+    with pytest.raises(WireError, match="a record of"):
+        decode_values(bytes(record))
+
+
+def test_records_are_bounded() -> None:
+    record = encode_value(FieldValue(Entity(GPU, 0), 252, 0, 1, 5))
+    assert len(decode_values(record * 10, most=10)) == 10
+    with pytest.raises(WireError, match="more than 10"):
+        decode_values(record * 11, most=10)
+
+
+@given(
+    st.sampled_from(READERS), st.binary(max_size=300) | st.integers(0, 75_000).map(bytes), st.sampled_from([0, 8500])
+)
+def test_nothing_but_the_declared_error(reader: Callable[[bytes], object], data: bytes, more: int) -> None:
+    try:
+        reader(data + b"\x01" * more)
+    except WireError:
+        return
+
+
+@given(st.sampled_from(LADDER), st.binary(max_size=200), st.integers(0, 2**32 - 1) | st.integers(0, 200))
+def test_a_wild_buffer_is_refused_or_read(form: Latest, buffer: bytes, size: int) -> None:
+    body = body_of(form.command, form.fixed, (form.fixed - 4, struct.pack("<I", size))) + buffer
+    try:
+        assert all(isinstance(value, FieldValue) for value in replies.read_latest(form, body))
+    except WireError:
+        return
+
+
+def test_frames() -> None:
+    frame = encode_frame(5, b"abc")
+    assert decode_header(frame[: HEADER.size]) == Header(5, 3, 0x300, 0)
+    with pytest.raises(WireError, match="version 3"):
+        decode_header(b"\xad\xcb\xbc\xab" + frame[4:20])
+    for length in (-1, MAX_BODY_BYTES + 1):
+        with pytest.raises(WireLimitError):
+            decode_header(HEADER.pack(0xADBCBCAD, 1, length, 0x300, 0))
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (0x7FFFFFF0, Reason.NO_DATA),
+        (0x7FFFFFF1, Reason.NO_DATA),
+        (0x7FFFFFF2, Reason.NOT_SUPPORTED),
+        (0x7FFFFFF3, Reason.NOT_PERMITTED),
+        (0x7FFFFFEF, None),
+        (0x80000000, None),
+        (0x7FFFFFFFFFFFFFF0, Reason.NO_DATA),
+        (0x7FFFFFFFFFFFFFF2, Reason.NOT_SUPPORTED),
+        (0x7FFFFFFFFFFFFFEF, None),
+        (140737488355328.0, Reason.NO_DATA),
+        (140737488355330.0, Reason.NOT_SUPPORTED),
+        (140737488355331.0, Reason.NOT_PERMITTED),
+        (140737488355327.0, None),
+        (1e300, Reason.NO_DATA),
+        (math.nan, Reason.INVALID_VALUE),
+        (math.inf, Reason.INVALID_VALUE),
+        ("<<<NULL>>>", Reason.NO_DATA),
+        ("<<<NOT_PERM>>>", Reason.NOT_PERMITTED),
+        ("<<<", None),
+        (0, None),
+        (0.0, None),
+        (-1, None),
+    ],
+)
+def test_what_looks_like_a_value_and_is_none(value: float | str, reason: Reason | None) -> None:
+    assert blank_of(value) is reason
