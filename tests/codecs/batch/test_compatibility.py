@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import decode, encode, to_rows
+from gpufleet.model.catalogue import CATALOGUE_VERSION
 from gpufleet.model.errors import WireError
 from tests.codecs.batch.batches import EXAMPLE
 
@@ -18,13 +19,15 @@ def test_stored_bytes_decode(name: str) -> None:
     assert to_rows(decode((GOLDEN / name).read_bytes())) == EXAMPLE
 
 
-def test_bytes_stay_the_same() -> None:
-    assert encode(EXAMPLE, compress=False) == (GOLDEN / "version-1.msgpack").read_bytes()
-
-
 def elements() -> list[Any]:
     plain: list[Any] = msgspec.msgpack.decode((GOLDEN / "version-1.msgpack").read_bytes())
     return plain
+
+
+def test_bytes_stay_the_same_but_for_the_version_of_the_catalogue() -> None:
+    expected = [elements()[0], CATALOGUE_VERSION, *elements()[2:]]
+    assert encode(EXAMPLE, compress=False) == msgspec.msgpack.encode(expected)
+    assert msgspec.msgpack.encode(elements()) == (GOLDEN / "version-1.msgpack").read_bytes()
 
 
 def test_a_newer_sender_has_more_fields_at_the_end() -> None:
