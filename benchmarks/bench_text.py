@@ -1,4 +1,6 @@
-"""Reading a page of metrics beside `prometheus_client`'s own parser, on the same page, in the same run.
+"""Reading what Prometheus servers and exporters send. Remote write: 5,440 series with a sample each, steady.
+
+Reading a page of metrics beside `prometheus_client`'s own parser, on the same page, in the same run.
 
 Method: a page as dcgm-exporter writes it: 40 metrics of 8 GPUs with 16 instances each, 7 labels a series. "First" is
 a parser that never saw a series; "steady" one that saw the page before, as every scrape but the first. One thread,
@@ -10,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.bench_codec import best_seconds
 from benchmarks.table import Table
 from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.codecs.remote_write.decode import WriteDecoder
+from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
 
 METRICS, DEVICES = 40, 8 * 17
 
@@ -29,6 +33,24 @@ def make_page(*, instants: bool) -> bytes:
     return "".join(parts).encode()
 
 
+def remote_write() -> None:
+    points = [
+        Point(dict(series.labels) | {"__name__": series.name}, value, 1_790_000_000_123_000_000)
+        for page in [TextParser().parse(make_page(instants=False))]
+        for series, value in zip(page.series, page.values, strict=True)
+    ]
+    table = Table("Remote write", "version", "what", "samples/s", "bytes a sample")
+    decoder = WriteDecoder()
+    for version, encode, decode in (("1.0", encode_1, decoder.decode_1), ("2.0", encode_2, decoder.decode_2)):
+        body = encode(points)
+        for what, step in (
+            ("encode", lambda encode=encode: encode(points)),
+            ("decode", lambda decode=decode, body=body: decode(body)),
+        ):
+            table.row(version, what, f"{len(points) / best_seconds(step):,.0f}", f"{len(body) / len(points):.1f}")
+    table.print()
+
+
 def main() -> None:
     table = Table("Prometheus text", "page", "parser", "samples/s", "MB/s", "times prometheus_client")
     for name, instants in (("values", False), ("values with instants", True)):
@@ -44,6 +66,7 @@ def main() -> None:
             ratio = f"{seconds['prometheus_client'] / taken:.1f}"
             table.row(name, who, f"{METRICS * DEVICES / taken:,.0f}", f"{len(page) / taken / 1e6:.0f}", ratio)
     table.print()
+    remote_write()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """One series' text: its name and labels, with quotes and escapes read as the format says. Read once a series."""
 
 import re
-import unicodedata
 
 from gpufleet.codecs.prometheus_text.limits import TextLimits
 from gpufleet.codecs.prometheus_text.page import Problem
+from gpufleet.model.text import clean
 
 METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*\Z")
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
@@ -46,13 +46,6 @@ def parse_series(text: str, limits: TextLimits) -> tuple[str, dict[str, str], in
     if not name or len(name.encode()) > limits.name_bytes:
         raise LineError(Problem.NAME)
     return name, labels, end
-
-
-def clean(text: str) -> str:
-    """Return the text without control characters: they can drive a terminal, and name nothing."""
-    if text.isprintable():
-        return text
-    return "".join(character for character in text if unicodedata.category(character) != "Cc")
 
 
 def _labels(text: str, at: int, limits: TextLimits) -> tuple[str, dict[str, str], int]:

@@ -4,6 +4,8 @@ import enum
 
 import msgspec
 
+from gpufleet.model.series import Series
+
 
 class Problem(enum.StrEnum):
     """Why a line was not taken."""
@@ -33,26 +35,6 @@ class Family(msgspec.Struct):
     type: str = ""
     help: str = ""
     unit: str = ""
-
-
-class Series:
-    """One series: a name and labels. The parser gives the same object for the same text of later pages.
-
-    Attributes:
-        name: of the metric.
-        labels: in the order in which they were written; control characters are taken out.
-    """
-
-    __slots__ = ("labels", "name", "page")
-
-    def __init__(self, name: str, labels: dict[str, str]) -> None:
-        self.name = name
-        self.labels = labels
-        self.page = 0
-
-    def __repr__(self) -> str:
-        """Show it as the format writes it."""
-        return self.name + "{" + ",".join(f"{name}={value!r}" for name, value in self.labels.items()) + "}"
 
 
 class Page(msgspec.Struct):

@@ -4,11 +4,13 @@ A source sends the same series page after page. What stands before a value is th
 taken apart only when it was never seen; that makes a page cost about two dictionary lookups a line.
 """
 
-from gpufleet.codecs.prometheus_text.labels import LineError, clean, parse_series
+from gpufleet.codecs.prometheus_text.labels import LineError, parse_series
 from gpufleet.codecs.prometheus_text.limits import TextLimits
 from gpufleet.codecs.prometheus_text.numbers import FLOAT_MAX, INTEGER_DIGITS, time_of, value_of
-from gpufleet.codecs.prometheus_text.page import Family, Page, Problem, Series
+from gpufleet.codecs.prometheus_text.page import Family, Page, Problem
 from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.series import Series
+from gpufleet.model.text import clean
 
 MAX_EXAMPLES = 8
 """Lines that were not taken and are kept to be shown."""
@@ -104,7 +106,7 @@ class TextParser:
         for line in lines:
             end = line.rfind(b"}") + 1 or line.find(b" ")
             series = known.get(line[:end]) if end > 0 else None
-            if series is None or series.page == number or len(line) - end > MAX_TAIL_BYTES:
+            if series is None or series.mark == number or len(line) - end > MAX_TAIL_BYTES:
                 self._line(line)
                 continue
             word = line[end:].strip(BLANKS)
@@ -122,7 +124,7 @@ class TextParser:
             else:
                 self._line(line, series)
                 continue
-            series.page = number
+            series.mark = number
             series_of.append(series)
             values.append(value)
         if len(series_of) > self._limits.series:
@@ -150,9 +152,9 @@ class TextParser:
             raise LineError(Problem.SYNTAX)
         value = value_of(words[0])
         instant = time_of(words[1], openmetrics=self._openmetrics) if len(words) == 2 else None
-        if series.page == self._number:
+        if series.mark == self._number:
             raise LineError(Problem.SERIES_TWICE)
-        series.page = self._number
+        series.mark = self._number
         if instant is not None:
             self._page.times[len(self._page.series)] = instant
         self._page.series.append(series)

@@ -1,0 +1,256 @@
+"""Bodies of remote write, from writers that are not trusted."""
+
+import struct
+
+import cramjam
+
+from gpufleet.codecs.remote_write.fields import BYTES, FIXED64, VARINT, signed, skip, span, text, varint
+from gpufleet.codecs.remote_write.known import SeriesError, series_of
+from gpufleet.codecs.remote_write.limits import WriteLimits
+from gpufleet.codecs.remote_write.records import WriteProblem, WriteRequest
+from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.series import Series
+
+STALE = (0x7FF0_0000_0000_0002).to_bytes(8, "little")
+"""The bits of the NaN that says that a series has ended."""
+
+MILLISECOND = 1_000_000
+_LAST = 2**63 - 1
+_DOUBLE = struct.Struct("<d")
+_TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset")
+
+# protobuf keys: field number << 3 | wire type
+_SERIES_1, _METADATA_1 = 1 << 3 | BYTES, 3 << 3 | BYTES
+_SYMBOL, _SERIES_2 = 4 << 3 | BYTES, 5 << 3 | BYTES
+_LABELS, _SAMPLE, _HISTOGRAM_2, _HISTOGRAM_1, _METADATA_2 = (number << 3 | BYTES for number in (1, 2, 3, 4, 5))
+_VALUE, _TIME = 1 << 3 | FIXED64, 2 << 3 | VARINT
+_FIRST, _SECOND = 1 << 3 | BYTES, 2 << 3 | BYTES
+_TYPE = 1 << 3 | VARINT
+
+
+def decompress(body: bytes, limits: WriteLimits) -> bytes:
+    """Return the message in a snappy block.
+
+    Raises:
+        WireLimitError: if the body, or what it says it holds, is too large.
+        WireError: if it is no snappy block.
+    """
+    if len(body) > limits.body_bytes:
+        raise WireLimitError("body", f"{len(body)} bytes, of {limits.body_bytes} allowed")
+    size, _ = varint(body, 0)
+    if size > limits.message_bytes:
+        raise WireLimitError("body", f"{size} bytes after decompression, of {limits.message_bytes} allowed")
+    try:
+        return bytes(cramjam.snappy.decompress_raw(body))
+    except cramjam.DecompressionError as error:
+        raise WireError("body", f"no snappy block: {error}") from None
+
+
+class WriteDecoder:
+    """Reads the requests of one writer, one after the other. Not safe to share between threads."""
+
+    def __init__(self, limits: WriteLimits | None = None) -> None:
+        """Prepare it; None for the default bounds."""
+        self._limits = limits or WriteLimits()
+        self._known: dict[object, Series] = {}  # version 1: by the bytes of its labels; 2: by its symbols
+        self._same: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}  # by what they mean
+        self._request = WriteRequest([], [], [], [], {}, {})
+
+    def decode_1(self, body: bytes) -> WriteRequest:
+        """Read a body of remote write 1.0 (`prometheus.WriteRequest`).
+
+        Raises:
+            WireError: if it is not what the format says; WireLimitError if it passes a bound.
+        """
+        data = self._begin(body)
+        at, end, count = 0, len(data), 0
+        while at < end:
+            key, at = varint(data, at)
+            if key == _SERIES_1:
+                start, at = span(data, at, end)
+                count += 1
+                self._bound("series", count, self._limits.series)
+                self._series_1(data, start, at)
+            elif key == _METADATA_1:
+                start, at = span(data, at, end)
+                self._metadata_1(data, start, at)
+            else:
+                at = skip(data, at, end, key)
+        return self._request
+
+    def decode_2(self, body: bytes) -> WriteRequest:
+        """Read a body of remote write 2.0 (`io.prometheus.write.v2.Request`); raises as `decode_1` does."""
+        data = self._begin(body)
+        symbols: list[str] = []
+        spans: list[tuple[int, int]] = []
+        at, end = 0, len(data)
+        while at < end:
+            key, at = varint(data, at)
+            if key == _SYMBOL:
+                start, at = span(data, at, end)
+                symbols.append(text(data, start, at))
+                self._bound("symbols", len(symbols), self._limits.symbols)
+            elif key == _SERIES_2:
+                start, at = span(data, at, end)
+                spans.append((start, at))  # symbols may come after them
+                self._bound("series", len(spans), self._limits.series)
+            else:
+                at = skip(data, at, end, key)
+        if symbols and symbols[0]:
+            raise WireError("symbols[0]", "the first symbol has to be empty")
+        for start, stop in spans:
+            self._series_2(data, start, stop, symbols)
+        return self._request
+
+    def _begin(self, body: bytes) -> bytes:
+        self._request = WriteRequest([], [], [], [], {}, {})
+        if max(len(self._known), len(self._same)) > self._limits.kept:
+            self._known.clear()
+            self._same.clear()
+        return decompress(body, self._limits)
+
+    def _series_1(self, data: bytes, at: int, end: int) -> None:
+        """Take one series: its labels stand first in what every known writer sends, and are looked up as bytes."""
+        start = at
+        while at < end and data[at] == _LABELS:
+            at = span(data, at + 1, end)[1]
+        key = data[start:at]
+        series = self._known.get(key)
+        try:
+            if series is None:
+                series = self._known[key] = self._same_as(self._pairs(data, start, at))
+        except SeriesError as error:
+            self._problem(error.problem)
+            return
+        self._samples(data, at, end, series, _HISTOGRAM_1)
+
+    def _pairs(self, data: bytes, at: int, end: int) -> list[tuple[str, str]]:
+        pairs = []
+        while at < end:
+            at, stop = span(data, at + 1, end)
+            name = value = ""
+            while at < stop:
+                key, at = varint(data, at)
+                if key in (_FIRST, _SECOND):
+                    start, at = span(data, at, stop)
+                    if key == _FIRST:
+                        name = text(data, start, at)
+                    else:
+                        value = text(data, start, at)
+                else:
+                    at = skip(data, at, stop, key)
+            pairs.append((name, value))
+        return pairs
+
+    def _series_2(self, data: bytes, at: int, end: int, symbols: list[str]) -> None:
+        if at == end or data[at] != _LABELS:
+            self._problem(WriteProblem.NO_NAME)
+            return
+        at, stop = span(data, at + 1, end)
+        words = []
+        while at < stop:
+            number, at = varint(data, at)
+            if number >= len(symbols):
+                raise WireError("labels_refs", f"symbol {number}, of {len(symbols)}")
+            words.append(symbols[number])
+        if len(words) % 2:
+            raise WireError("labels_refs", f"{len(words)} of them, and they come in pairs")
+        key = tuple(words)
+        series = self._known.get(key)
+        try:
+            if series is None:
+                pairs = list(zip(words[::2], words[1::2], strict=True))
+                series = self._known[key] = self._same_as(pairs)
+        except SeriesError as error:
+            self._problem(error.problem)
+            return
+        self._samples(data, at, end, series, _HISTOGRAM_2, symbols)
+
+    def _same_as(self, pairs: list[tuple[str, str]]) -> Series:
+        series = series_of(pairs, self._limits)
+        return self._same.setdefault((series.name, tuple(sorted(series.labels.items()))), series)
+
+    def _samples(
+        self, data: bytes, at: int, end: int, series: Series, histogram: int, symbols: list[str] | None = None
+    ) -> None:
+        """Take what stands behind a series' labels."""
+        request, before = self._request, len(self._request.values)
+        while at < end:
+            key, at = varint(data, at)
+            if key == _SAMPLE:
+                at, stop = span(data, at, end)
+                self._sample(data, at, stop, series)
+                at = stop
+            elif key == _LABELS:
+                raise WireError("labels", "they come before a series' samples")
+            elif key == histogram:
+                at = skip(data, at, end, key)
+                self._problem(WriteProblem.HISTOGRAM)
+            elif key == _METADATA_2 and symbols is not None:
+                at, stop = span(data, at, end)
+                self._type(data, at, stop, series.name)
+                at = stop
+            else:
+                at = skip(data, at, end, key)
+        if len(request.values) > before:
+            self._bound("samples", len(request.values), self._limits.samples)
+
+    def _sample(self, data: bytes, at: int, end: int, series: Series) -> None:
+        request = self._request
+        bits, instant = b"\0" * 8, 0
+        while at < end:
+            key = data[at]
+            if key == _VALUE and end - at > 8:
+                bits = data[at + 1 : at + 9]
+                at += 9
+            elif key == _TIME:
+                number, at = varint(data, at + 1)
+                instant = signed(number) * MILLISECOND
+            else:
+                key, at = varint(data, at)
+                at = skip(data, at, end, key)
+        if not 0 < instant <= _LAST:
+            self._problem(WriteProblem.TIMESTAMP)
+            return
+        if bits == STALE:
+            request.stale.append(len(request.values))
+        request.series.append(series)
+        request.values.append(_DOUBLE.unpack(bits)[0])
+        request.times.append(instant)
+
+    def _metadata_1(self, data: bytes, at: int, end: int) -> None:
+        kind, name = 0, ""
+        while at < end:
+            key, at = varint(data, at)
+            if key == _TYPE:
+                kind, at = varint(data, at)
+            elif key == _SECOND:
+                start, at = span(data, at, end)
+                name = text(data, start, at)
+            else:
+                at = skip(data, at, end, key)
+        self._name_type(name, kind)
+
+    def _type(self, data: bytes, at: int, end: int, name: str) -> None:
+        while at < end:
+            key, at = varint(data, at)
+            if key == _TYPE:
+                kind, at = varint(data, at)
+                self._name_type(name, kind)
+            else:
+                at = skip(data, at, end, key)
+
+    def _name_type(self, name: str, kind: int) -> None:
+        types = self._request.types
+        if 0 < kind < len(_TYPES) and 0 < len(name) <= self._limits.name_bytes:
+            types[name] = _TYPES[kind]
+            self._bound("metadata", len(types), self._limits.series)
+
+    def _problem(self, problem: WriteProblem) -> None:
+        problems = self._request.problems
+        problems[problem] = problems.get(problem, 0) + 1
+
+    @staticmethod
+    def _bound(field: str, count: int, most: int) -> None:
+        if count > most:
+            raise WireLimitError(field, f"more than {most}")

@@ -1,0 +1,22 @@
+"""A series of another system: a name and labels, before anything of ours is known of it."""
+
+
+class Series:
+    """One series. A decoder gives the same object for the same series of later bodies of one source.
+
+    Attributes:
+        name: of the metric.
+        labels: in the order in which they came; control characters are taken out.
+        mark: the decoder's own note.
+    """
+
+    __slots__ = ("labels", "mark", "name")
+
+    def __init__(self, name: str, labels: dict[str, str]) -> None:
+        self.name = name
+        self.labels = labels
+        self.mark = 0
+
+    def __repr__(self) -> str:
+        """Show it as the text format writes it."""
+        return self.name + "{" + ",".join(f"{name}={value!r}" for name, value in self.labels.items()) + "}"

@@ -1,0 +1,262 @@
+"""What a writer sends is what comes out; our reading and Google's protobuf agree; nothing but the declared errors."""
+
+import math
+import struct
+from typing import Any
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.remote_write.decode import WriteDecoder
+from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
+from gpufleet.codecs.remote_write.limits import WriteLimits
+from gpufleet.codecs.remote_write.records import WriteProblem, WriteRequest
+from gpufleet.model.errors import WireError, WireLimitError
+from tests.support.remote_write import pack, parse, request
+
+AT = 1_790_000_000_123
+
+
+def rows(found: WriteRequest) -> list[tuple[str, dict[str, str], float, int]]:
+    return [(s.name, s.labels, v, t) for s, v, t in zip(found.series, found.values, found.times, strict=True)]
+
+
+def labels(**names: str) -> list[dict[str, str]]:
+    return [{"name": "__name__" if name == "name" else name, "value": value} for name, value in names.items()]
+
+
+def series_1(*samples: tuple[float, int], **names: str) -> dict[str, Any]:
+    return {"labels": labels(**names), "samples": [{"value": v, "timestamp": t} for v, t in samples]}
+
+
+def test_version_1() -> None:
+    body = request(
+        1,
+        timeseries=[
+            series_1((1.5, AT), (0.0, AT + 1), name="m", gpu="0", empty=""),
+            {
+                **series_1((-math.inf, AT), name="n"),
+                "exemplars": [{"labels": labels(trace="x"), "value": 1.0, "timestamp": AT}],
+            },
+        ],
+        metadata=[{"type": 2, "metric_family_name": "m", "help": "words", "unit": "watts"}],
+    )
+    decoder = WriteDecoder()
+    for _ in range(2):
+        found = decoder.decode_1(body)
+        assert rows(found) == [
+            ("m", {"gpu": "0", "empty": ""}, 1.5, AT * 1_000_000),
+            ("m", {"gpu": "0", "empty": ""}, 0.0, (AT + 1) * 1_000_000),
+            ("n", {}, -math.inf, AT * 1_000_000),
+        ]
+        assert found.types == {"m": "gauge"}
+        assert not found.problems
+        assert not found.stale
+
+
+def test_version_2() -> None:
+    symbols = ["", "__name__", "m", "gpu", "0", "help text"]
+    body = request(
+        2,
+        symbols=symbols,
+        timeseries=[
+            {
+                "labels_refs": [1, 2, 3, 4],
+                "samples": [{"value": 2.5, "timestamp": AT}],
+                "metadata": {"type": 1, "help_ref": 5},
+                "created_timestamp": AT - 5,
+            }
+        ],
+    )
+    decoder = WriteDecoder()
+    for _ in range(2):
+        found = decoder.decode_2(body)
+        assert rows(found) == [("m", {"gpu": "0"}, 2.5, AT * 1_000_000)]
+        assert found.types == {"m": "counter"}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_stale_marker_is_told_from_other_nans(version: int) -> None:
+    points = [
+        Point({"__name__": "m", "i": "0"}, None, AT * 1_000_000),
+        Point({"__name__": "m", "i": "1"}, math.nan, AT * 1_000_000),
+    ]
+    decoder = WriteDecoder()
+    found = decoder.decode_1(encode_1(points)) if version == 1 else decoder.decode_2(encode_2(points))
+    assert found.stale == [0]
+    assert all(map(math.isnan, found.values))
+
+
+POINTS = st.lists(
+    st.builds(
+        Point,
+        st.dictionaries(
+            st.from_regex(r"[a-z_]{1,8}", fullmatch=True),
+            st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=12),
+            max_size=4,
+        ).flatmap(lambda d: st.from_regex(r"[a-z_:]{1,8}", fullmatch=True).map(lambda n: {**d, "__name__": n})),
+        st.floats(allow_nan=False),
+        st.integers(1, 2**62).map(lambda t: t // 1_000_000 * 1_000_000 + 1_000_000),
+        st.sampled_from(["", "gauge", "counter"]),
+    ),
+    max_size=10,
+)
+
+
+@given(POINTS)
+def test_both_versions_round_trip_and_protobuf_reads_the_same(points: list[Point]) -> None:
+    expected = [
+        (p.labels["__name__"], {k: v for k, v in p.labels.items() if k != "__name__"}, p.value, p.at) for p in points
+    ]
+    first, second = encode_1(points), encode_2(points)
+    for _ in range(2):
+        assert rows(WriteDecoder().decode_1(first)) == expected
+        assert rows(WriteDecoder().decode_2(second)) == expected
+    seen = [
+        ({label.name: label.value for label in series.labels}, series.samples[0].value, series.samples[0].timestamp)
+        for series in parse(1, first).timeseries
+    ]
+    assert seen == [(dict(p.labels), p.value, p.at // 1_000_000) for p in points]
+    for series in parse(1, first).timeseries:
+        names = [label.name for label in series.labels]
+        assert names == sorted(names)
+    message = parse(2, second)
+    assert not points or message.symbols[0] == ""
+    for point, series in zip(points, message.timeseries, strict=True):
+        words = [message.symbols[ref] for ref in series.labels_refs]
+        assert dict(zip(words[::2], words[1::2], strict=True)) == dict(point.labels)
+        assert series.metadata.type == {"": 0, "counter": 1, "gauge": 2}[point.type]
+
+
+def test_one_series_is_one_object_however_it_is_written() -> None:
+    decoder = WriteDecoder()
+    one = decoder.decode_1(request(1, timeseries=[series_1((1, AT), name="m", a="1", b="2")])).series[0]
+    two = decoder.decode_1(request(1, timeseries=[series_1((1, AT), b="2", a="1", name="m")])).series[0]
+    three = decoder.decode_2(encode_2([Point({"__name__": "m", "a": "1", "b": "2"}, 1.0, AT * 1_000_000)])).series[0]
+    assert one is two is three
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ({"a": "x"}, WriteProblem.NO_NAME),
+        ({"name": ""}, WriteProblem.NO_NAME),
+        ({"name": "\x00\x1b"}, WriteProblem.NO_NAME),
+        ({"name": "m", "a": "x" * 4097}, WriteProblem.LABEL_TOO_LONG),
+        ({"name": "m", "a" * 257: "x"}, WriteProblem.LABEL_TOO_LONG),
+        ({"name": "m", **{f"l{i}": "x" for i in range(64)}}, WriteProblem.TOO_MANY_LABELS),
+    ],
+)
+def test_a_bad_series_costs_itself(names: dict[str, str], problem: WriteProblem) -> None:
+    good = series_1((7, AT), name="good")
+    decoder = WriteDecoder()
+    for _ in range(2):
+        found = decoder.decode_1(request(1, timeseries=[good, series_1((1, AT), **names), good]))
+        assert found.problems == {problem: 1}
+        assert found.values == [7, 7]
+
+
+def test_a_label_twice_costs_its_series() -> None:
+    twice = {"labels": [*labels(name="m", a="1"), *labels(a="2")], "samples": [{"value": 1, "timestamp": AT}]}
+    assert WriteDecoder().decode_1(request(1, timeseries=[twice])).problems == {WriteProblem.LABEL_TWICE: 1}
+
+
+def test_control_characters_are_taken_out() -> None:
+    (series,) = WriteDecoder().decode_1(request(1, timeseries=[series_1((1, AT), name="m", a="\x1b[2Jx")])).series
+    assert series.labels == {"a": "[2Jx"}
+
+
+def test_samples_without_an_instant_and_native_histograms_are_counted() -> None:
+    odd = {**series_1((1, 0), (2, -5), (3, 2**62), name="m"), "histograms": [{"count": 3, "timestamp": AT}]}
+    found = WriteDecoder().decode_1(request(1, timeseries=[odd]))
+    assert found.problems == {WriteProblem.TIMESTAMP: 3, WriteProblem.HISTOGRAM: 1}
+    assert not found.values
+
+
+def test_symbols_that_are_not_there() -> None:
+    for refs in ([1, 2, 3], [1, 9], [1, 2, 3, 4, 1]):
+        with pytest.raises(WireError, match="labels_refs"):
+            WriteDecoder().decode_2(
+                request(2, symbols=["", "__name__", "m"], timeseries=[{"labels_refs": refs, "samples": [{"value": 1}]}])
+            )
+    with pytest.raises(WireError, match="first symbol"):
+        WriteDecoder().decode_2(request(2, symbols=["a"]))
+
+
+def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
+    body = pack(b"\0" * 10_000_000)
+    assert len(body) < 600_000
+    with pytest.raises(WireLimitError, match="after decompression"):
+        WriteDecoder(WriteLimits(message_bytes=1_000_000)).decode_1(body)
+    lies = b"\x05" + body[4:]  # says that it holds five bytes
+    with pytest.raises(WireError):
+        WriteDecoder().decode_1(lies)
+    with pytest.raises(WireLimitError, match="of 1000 allowed"):
+        WriteDecoder(WriteLimits(body_bytes=1000)).decode_1(b"\0" * 1001)
+
+
+@pytest.mark.parametrize(
+    ("limits", "field"),
+    [(WriteLimits(samples=3), "samples"), (WriteLimits(series=3), "series"), (WriteLimits(symbols=3), "symbols")],
+)
+def test_bounds(limits: WriteLimits, field: str) -> None:
+    points = [Point({"__name__": "m", "i": str(i)}, 1.0, AT * 1_000_000) for i in range(4)]
+    with pytest.raises(WireLimitError, match=field):
+        WriteDecoder(limits).decode_2(encode_2(points))
+    if field != "symbols":
+        with pytest.raises(WireLimitError, match=field):
+            WriteDecoder(limits).decode_1(encode_1(points))
+
+
+def test_what_is_kept_between_requests_is_bounded() -> None:
+    decoder = WriteDecoder(WriteLimits(kept=10))
+    for number in range(50):
+        points = [Point({"__name__": "m", "i": f"{number}-{i}"}, 1.0, AT * 1_000_000) for i in range(8)]
+        decoder.decode_1(encode_1(points))
+        decoder.decode_2(encode_2(points))
+        assert len(decoder._known) <= 26
+        assert len(decoder._same) <= 26
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_any_message_gives_a_request_or_the_declared_error(message: bytes, second: bool) -> None:
+    decoder = WriteDecoder()
+    try:
+        found = decoder.decode_2(pack(message)) if second else decoder.decode_1(pack(message))
+    except WireError:
+        return
+    assert len(found.series) == len(found.values) == len(found.times)
+
+
+@given(st.data())
+def test_a_damaged_request_gives_a_request_or_the_declared_error(data: st.DataObject) -> None:
+    points = [Point({"__name__": "m", "i": str(i)}, 1.0, AT * 1_000_000, "gauge") for i in range(3)]
+    second = data.draw(st.booleans())
+    message = bytearray(cramjam.snappy.decompress_raw(encode_2(points) if second else encode_1(points)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(message)))
+    try:
+        body = pack(bytes(message[:cut]))
+        found = WriteDecoder().decode_2(body) if second else WriteDecoder().decode_1(body)
+    except WireError:
+        return
+    assert len(found.values) <= 3
+
+
+@given(st.binary(max_size=100))
+def test_any_body_gives_a_request_or_the_declared_error(body: bytes) -> None:
+    try:
+        WriteDecoder().decode_1(body)
+    except WireError:
+        return
+
+
+def test_the_stale_nan_is_the_specified_one() -> None:
+    body = request(1, timeseries=[{"labels": labels(name="m"), "samples": [{"value": 1.0, "timestamp": AT}]}])
+    message = bytearray(cramjam.snappy.decompress_raw(body))
+    at = bytes(message).index(struct.pack("<d", 1.0))
+    message[at : at + 8] = struct.pack("<Q", 0x7FF0000000000002)
+    assert WriteDecoder().decode_1(pack(bytes(message))).stale == [0]
