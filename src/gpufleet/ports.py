@@ -129,12 +129,28 @@ class Stream(Protocol):
         """Send all of `data`. Raises ChannelError when the other side is gone."""
         ...
 
+    async def receive(self, most: int) -> bytes:
+        """Receive at least a byte and at most `most`; nothing once the other side has ended. Raises ChannelError."""
+        ...
+
     async def receive_exactly(self, count: int) -> bytes:
         """Receive `count` bytes. Raises ChannelError when the other side ends before that."""
         ...
 
     async def close(self) -> None:
         """Close; a second close does nothing."""
+        ...
+
+
+class Dialer(Protocol):
+    """A channel that opens streams to one address."""
+
+    async def dial(self) -> Stream:
+        """Open a stream.
+
+        Raises:
+            ChannelError: if nobody answers in the channel's own time; its `problem` says why.
+        """
         ...
 
 

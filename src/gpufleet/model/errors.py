@@ -15,6 +15,7 @@ GpufleetError
 """
 
 from gpufleet.model.absence import Reason
+from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.round import Round
 
 
@@ -57,7 +58,11 @@ class WireLimitError(WireError):
 
 
 class ChannelError(GpufleetError):
-    """A channel could not carry the question."""
+    """A channel could not carry the question; `problem` says what stood in the way."""
+
+    def __init__(self, words: str, problem: ChannelProblem = ChannelProblem.FAILED) -> None:
+        self.problem = problem
+        super().__init__(words)
 
 
 class ReaderError(GpufleetError):

@@ -1,0 +1,218 @@
+"""Streams over real sockets, and what each kind of refusal is told as."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gpufleet.channels.stream.dialers import (
+    CID_ANY,
+    HybridVsockDialer,
+    TcpDialer,
+    UnixDialer,
+    VsockDialer,
+)
+from gpufleet.model.channel import ChannelProblem
+from gpufleet.model.errors import ChannelError
+from gpufleet.ports import Dialer
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+KINDS = ("tcp", "unix", "vsock", "hybrid_vsock")
+
+
+class StandIn(socket.socket):
+    """A vsock socket's place taken by a Unix one: to `path`, or refused with `code`."""
+
+    def __init__(self, path: Path | None = None, code: int = 0) -> None:
+        super().__init__(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._path, self._code = path, code
+        self.dialled: object = None
+
+    def connect_ex(self, address: object, /) -> int:
+        self.dialled = address
+        return self._code or super().connect_ex(str(self._path))
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def serving(kind: str, folder: Path, serve: Serve) -> AsyncIterator[Dialer]:
+    """Start a server of a kind; give a dialer to it."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            if kind == "hybrid_vsock":
+                assert await reader.readline() == b"CONNECT 5555\n"
+                writer.write(b"OK 1073741824\n")
+            await serve(reader, writer)
+        await hang_up(writer)
+
+    path = folder / "s"
+    if kind == "tcp":
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        dialer: Dialer = TcpDialer("127.0.0.1", server.sockets[0].getsockname()[1])
+    else:
+        server = await asyncio.start_unix_server(answer, path)
+        dialers: dict[str, Dialer] = {
+            "unix": UnixDialer(path),
+            "vsock": VsockDialer(42, 5555, make_socket=lambda: StandIn(path)),
+            "hybrid_vsock": HybridVsockDialer(path, 5555),
+        }
+        dialer = dialers[kind]
+    async with server:
+        yield dialer
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_bytes_go_both_ways(kind: str, tmp_path: Path) -> None:
+    sent = os.urandom(1_000_000)
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")  # at once: it must not be lost behind the hybrid protocol's answer
+        writer.write(await reader.readexactly(len(sent)))
+        await writer.drain()
+
+    async with serving(kind, tmp_path, echo) as dialer:
+        stream = await dialer.dial()
+        assert await stream.receive_exactly(5) == b"hello"
+        _, back = await asyncio.gather(stream.send(sent), stream.receive_exactly(len(sent)))
+        assert back == sent
+        assert await stream.receive(10) == b""
+        await stream.close()
+        await stream.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_end_in_the_middle_is_told(kind: str, tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"half")
+
+    async with serving(kind, tmp_path, serve) as dialer:
+        stream = await dialer.dial()
+        with pytest.raises(ChannelError, match="after 4 of 8 bytes") as caught:
+            await stream.receive_exactly(8)
+        assert caught.value.problem is ChannelProblem.ENDED
+        with pytest.raises(ChannelError):
+            await stream.send(b"x" * 10_000_000)
+        await stream.close()
+
+
+def descriptors() -> set[Path]:
+    return set(Path("/proc/self/fd").iterdir())
+
+
+async def problem_of(dialer: Dialer) -> ChannelProblem:
+    before = descriptors()
+    with pytest.raises(ChannelError) as caught:
+        await dialer.dial()
+    assert descriptors() == before
+    return caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (errno.ENODEV, ChannelProblem.NO_SUCH_VM),
+        (errno.ETIMEDOUT, ChannelProblem.NOT_UP),
+        (errno.ECONNRESET, ChannelProblem.NOBODY_LISTENS),
+        (errno.EPERM, ChannelProblem.NOT_PERMITTED),
+        (errno.EIO, ChannelProblem.FAILED),
+    ],
+)
+async def test_what_the_kernel_says_of_a_vsock(code: int, problem: ChannelProblem) -> None:
+    made: list[StandIn] = []
+
+    def make() -> StandIn:
+        made.append(StandIn(code=code))
+        return made[-1]
+
+    assert await problem_of(VsockDialer(42, 2**32 - 2, make_socket=make)) is problem
+    assert made[0].dialled == (42, 2**32 - 2)
+
+
+@pytest.mark.parametrize("cid", [0, 2, CID_ANY, -1])
+def test_the_host_and_everybody_are_never_dialled(cid: int) -> None:
+    with pytest.raises(ValueError, match="no guest's"):
+        VsockDialer(cid, 5555)
+
+
+async def test_a_system_that_lets_nobody_use_vsock(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(ChannelError, match="no vsock socket") as caught:
+        await VsockDialer(3, 5555).dial()
+    assert caught.value.problem is ChannelProblem.NOT_PERMITTED
+
+
+async def test_refusals_of_tcp_and_unix(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        assert await problem_of(TcpDialer("127.0.0.1", unused.getsockname()[1])) is ChannelProblem.NOBODY_LISTENS
+    assert await problem_of(TcpDialer("name.invalid", 1)) is ChannelProblem.UNREACHABLE
+    assert await problem_of(UnixDialer(tmp_path / "none")) is ChannelProblem.NO_SUCH_VM
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "dead"))
+    assert await problem_of(UnixDialer(tmp_path / "dead")) is ChannelProblem.NOBODY_LISTENS
+    assert await problem_of(UnixDialer(tmp_path / ("x" * 200))) is ChannelProblem.FAILED
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        (b"", ChannelProblem.NOBODY_LISTENS),
+        (b"OK", ChannelProblem.NOBODY_LISTENS),  # and then the end
+        (b"NO 1\n", ChannelProblem.PROTOCOL),
+        (b"OK x\n", ChannelProblem.PROTOCOL),
+        (b"OK " + b"x" * 100, ChannelProblem.PROTOCOL),
+        (b"\xff\x00\n", ChannelProblem.PROTOCOL),
+    ],
+)
+async def test_a_hypervisor_that_refuses_or_says_something_else(
+    said: bytes, problem: ChannelProblem, tmp_path: Path
+) -> None:
+    heard = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readline())
+        writer.write(said)
+        await hang_up(writer)
+
+    async with await asyncio.start_unix_server(answer, tmp_path / "s"):
+        with pytest.raises(ChannelError) as caught:
+            await HybridVsockDialer(tmp_path / "s", 7).dial()
+    assert caught.value.problem is problem
+    assert heard == [b"CONNECT 7\n"]
+
+
+async def test_a_hypervisor_without_a_guest_is_silent(tmp_path: Path) -> None:
+    done = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        await hang_up(writer)
+        done.set()
+
+    async with await asyncio.start_unix_server(silent, tmp_path / "s"):
+        dialer = HybridVsockDialer(tmp_path / "s", 7, timeout_seconds=0.05)
+        with pytest.raises(ChannelError, match=r"no answer in 0\.05 s") as caught:
+            await dialer.dial()
+        await done.wait()
+    assert caught.value.problem is ChannelProblem.NOT_UP
+
+
+async def test_a_hypervisor_that_is_gone(tmp_path: Path) -> None:
+    assert await problem_of(HybridVsockDialer(tmp_path / "none", 7)) is ChannelProblem.NO_SUCH_VM
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "dead"))
+    assert await problem_of(HybridVsockDialer(tmp_path / "dead", 7)) is ChannelProblem.NO_SUCH_VM
