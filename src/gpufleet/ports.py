@@ -223,6 +223,14 @@ class Store(Protocol):
         """Return the newest sample per view, reader and lane of one machine (of one view, if its key is given)."""
         ...
 
+    def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
+        """Return the ids of the machines that ever told of the view of this key, in order."""
+        ...
+
+    def tellers_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
+        """Return the ids of the machines of which a newest sample has this text of an info metric, in order."""
+        ...
+
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
         """Return how each reader of the machine was doing when last heard of."""
         ...

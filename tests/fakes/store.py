@@ -62,6 +62,23 @@ class MemoryStore:
                 newest[key] = stored
         return tuple(one for key, one in newest.items() if view is None or key[0] == view)
 
+    def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
+        return tuple(
+            machine
+            for machine in self._machines()
+            if any(_key(one.sample)[0] == view for one in self._samples(cluster, machine))
+        )
+
+    def tellers_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
+        return tuple(
+            machine
+            for machine in self._machines()
+            if any(one.sample.values.get(metric) == text for one in self.latest(cluster, machine))
+        )
+
+    def _machines(self) -> list[str]:
+        return sorted({id_ for _, batches in self.writes for one in batches for id_ in one.machine_ids})
+
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
         newest: dict[tuple[str, str], ReaderStatus] = {}
         for _, batches in self.writes:

@@ -16,7 +16,7 @@ from gpufleet.model.reading import DimReading, DimValue, Reading, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.stored import StoredSample
 from gpufleet.model.time import NANOS, to_datetime
-from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.view import Scope, Side, View, ViewKind
 from tests.fakes.batches import gpu_sample, gpu_view, host_sample
 
 NOW = 1_800_000_000 * NANOS
@@ -367,3 +367,44 @@ def test_bare_metal_never_shows_a_guest_s_or_imported_value(samples: list[Stored
     ]
     assert all(one.value in own for one in shown(found) if one.value is not None)
     assert all((one.value is None) != (one.absent is None) for one in shown(found))
+
+
+# --- MIG devices, which answer for themselves, and for their GPU only where it is said -------------------
+
+
+def mig(number: int) -> View:
+    return View(kind=ViewKind.MIG, side=Side.HOST, uuid=f"MIG-{number}", instance=f"{number}/0", parent=gpu_view(1).key)
+
+
+CUT_GPU = [
+    stored(gpu_sample(gpu_view(1), NOW, gpu_power_watts=400.0, gpu_memory_used_bytes=30, gpu_name="H200")),
+    stored(gpu_sample(mig(1), NOW, gpu_memory_used_bytes=10)),
+    stored(gpu_sample(mig(2), NOW, gpu_memory_used_bytes=20)),
+]
+
+
+def test_a_listed_mig_device_shows_its_gpus_readings_as_its_parents() -> None:
+    found = ask(bare_metal(devices=("MIG-2",)), CUT_GPU)
+
+    (device,) = found.devices
+    assert device.uuid == "MIG-2"
+    used, power = device.readings["gpu_memory_used_bytes"], device.readings["gpu_power_watts"]
+    assert (used.value, used.scope) == (20, Scope.OWN)
+    assert (power.value, power.scope) == (400.0, Scope.PARENT)
+    assert "gpu_name" not in device.readings
+    assert found.aggregate.metrics["gpu_memory_used_bytes"].value == 20
+    assert found.aggregate.metrics["gpu_power_watts"].value is None
+    assert found.aggregate.coverage == "1 of 1 devices"
+
+
+def test_a_whole_machine_counts_a_gpu_once_whatever_it_is_cut_into() -> None:
+    found = ask(bare_metal(), CUT_GPU)
+    assert len(found.devices) == 3
+    assert found.aggregate.coverage == "1 of 1 devices"
+    assert found.aggregate.metrics["gpu_memory_used_bytes"].value == 30
+    assert "gpu_power_watts" not in found.devices[1].readings
+
+
+def test_a_mig_device_that_the_newest_pass_did_not_list_is_gone() -> None:
+    earlier = [stored(gpu_sample(mig(3), NOW - 10 * NANOS, gpu_memory_used_bytes=5), age=11)]
+    assert [device.uuid for device in ask(bare_metal(), CUT_GPU + earlier).devices] == ["GPU-1", "MIG-1", "MIG-2"]

@@ -1,7 +1,8 @@
 """The allocation contract: who may answer for an allocation, and what. Pure.
 
-A whole machine answers for itself (bare_metal). Everything that is a part of a machine is answered only by who
-can see that part: from inside the guest, or by attribution. Until those exist the answer is `unavailable` with a
+A whole machine answers for itself (bare_metal), and so do those of its devices that an allocation lists. Everything
+else that is a part of a machine is answered only by who can see that part: from inside the guest, by the host for a
+guest's own vGPU instance (`hub.slices`), or by attribution. Where nobody can, the answer is `unavailable` with a
 reason, and not one value of the host is in it: a host's GPU never speaks for a guest's.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpufleet.hub.freshness import Freshness
+from gpufleet.hub.parents import units, with_parents
 from gpufleet.hub.readings import all_stale, devices, known_views, merge, merge_dimensions
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
@@ -102,11 +104,11 @@ def answer(
     """
     over = standing(allocation, now)
     if over is not None:
-        return _unavailable(allocation, *over)
+        return unavailable(allocation, *over)
     located = locate(allocation, machines)
     if located.machine is None:
         assert located.reason is not None
-        return _unavailable(allocation, located.reason, located.detail)
+        return unavailable(allocation, located.reason, located.detail)
     return _host_answer(allocation, located.machine, stored, readers, now, stale_after_seconds)
 
 
@@ -138,17 +140,18 @@ def _host_answer(
     now: int,
     stale_after_seconds: float,
 ) -> AllocationAnswer:
-    own = [_since(one, allocation.spec.valid_from) for one in stored if _is_host_side(one)]
+    own = [since(one, allocation.spec.valid_from) for one in stored if _is_host_side(one)]
     error = last_error(readers)
     if not own:
         words = "no sample of this machine has been stored yet"
-        bare = _unavailable(allocation, Reason.NOT_COLLECTED, words)
+        bare = unavailable(allocation, Reason.NOT_COLLECTED, words)
         return msgspec.structs.replace(bare, machine=machine.id, last_error=error)
     freshness = Freshness(now, stale_after_seconds, readers)
     heard = [one.received_at for one in own if freshness.is_heard(one.received_at)]
     received_at = max(heard or [one.received_at for one in own])
     homes = {view.uuid: view.pci_address for view in known_views(own).values() if view.uuid and view.pci_address}
-    found = _allocated(devices(machine.cluster, machine.id, own, freshness), machine, allocation.spec, homes)
+    every = devices(machine.cluster, machine.id, own, freshness)
+    found = _allocated(every, machine, allocation.spec, homes)
     of_host = [one for one in own if one.sample.view is None]
     host = merge(of_host, freshness)
     host_dimensions = merge_dimensions(of_host, freshness)
@@ -164,9 +167,7 @@ def _host_answer(
         received_at=to_datetime(received_at),
         age_seconds=freshness.age_seconds(received_at),
         last_error=error,
-        aggregate=aggregate(
-            [one.readings for one in found if one.kind is ViewKind.GPU], sum(allocation.spec.expected.values())
-        ),
+        aggregate=aggregate(units(found), sum(allocation.spec.expected.values())),
         machine=machine.id,
         devices=found,
         host=host,
@@ -174,7 +175,7 @@ def _host_answer(
     )
 
 
-def _since(stored: StoredSample, begin: dt.datetime | None) -> StoredSample:
+def since(stored: StoredSample, begin: dt.datetime | None) -> StoredSample:
     """Leave out what the machine did before the allocation began: it was somebody else's.
 
     The static lane tells what the machine is, not what was done with it, and stays. So do absences.
@@ -213,7 +214,7 @@ def _allocated(
         fits = fits or [one for one in by_name.get(homes.get(name, ""), ()) if one.side is Side.PCI_ONLY]
         for one in fits or [_never_seen(name, machine)]:
             listed.setdefault(one.id, one)
-    return tuple(listed.values())
+    return with_parents(listed.values(), found)
 
 
 def _address(name: str) -> str | None:
@@ -240,7 +241,8 @@ def _never_seen(name: str, machine: MachineRecord) -> AnswerDevice:
     )
 
 
-def _unavailable(allocation: Allocation, reason: Reason, detail: str) -> AllocationAnswer:
+def unavailable(allocation: Allocation, reason: Reason, detail: str) -> AllocationAnswer:
+    """Return the answer that has no values, and says why."""
     listed = sum(not name.startswith("MIG-") for name in allocation.spec.devices or ())
     return AllocationAnswer(
         allocation=allocation,

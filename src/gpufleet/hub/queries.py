@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gpufleet.hub import answers, history
+from gpufleet.hub import answers, history, slices
 from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.intervals import Intervals
 from gpufleet.hub.inventory import gpu_records, node_record, sender_record, with_age
@@ -20,7 +20,7 @@ from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.time import to_datetime
-from gpufleet.model.view import ViewKind
+from gpufleet.model.view import ViewKind, normalise_uuid
 from gpufleet.ports import Clock, Registry, Store
 
 T = TypeVar("T")
@@ -153,6 +153,9 @@ class Queries:
 
     def _allocation_metrics(self, id: str, tenant: str | None) -> AllocationAnswer:  # noqa: A002
         allocation = self._registry.allocation(id, tenant)
+        if allocation.spec.kind in slices.KINDS:
+            hosts = self._hosts(allocation.spec)
+            return slices.answer(allocation, hosts, self._clock.now_ns(), stale_after_seconds=self._stale_after)
         machines = self._registry.machines(allocation.spec.target.cluster)
         located = answers.locate(allocation, machines)
         one = located.machine
@@ -164,6 +167,20 @@ class Queries:
             self._clock.now_ns(),
             stale_after_seconds=self._stale_after,
         )
+
+    def _hosts(self, spec: AllocationSpec) -> list[slices.Host]:
+        """Return the nodes that tell of a vGPU instance which the virtual machine may have."""
+        cluster, wanted = spec.target.cluster, normalise_uuid(spec.target.vm_uuid or "")
+        ids = set(self._store.tellers_of_text(cluster, slices.VM_ID, wanted) if wanted else ())
+        for name in spec.devices or ():
+            ids.update(self._store.tellers_of_view(cluster, f"{ViewKind.VGPU}/{name}"))
+        return [
+            slices.Host(
+                machine=one, stored=self._store.latest(cluster, one.id), readers=self._store.readers(cluster, one.id)
+            )
+            for one in self._nodes(cluster)
+            if one.id in ids
+        ]
 
     def _allocation_series(
         self,

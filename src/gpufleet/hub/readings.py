@@ -8,6 +8,7 @@ from gpufleet.hub.freshness import Freshness
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.instances import is_gone
 from gpufleet.model.reading import DimReading, Reading, Value, precedence
 from gpufleet.model.stored import StoredSample
 from gpufleet.model.time import to_datetime
@@ -62,8 +63,12 @@ def merge_dimensions(samples: Sequence[StoredSample], freshness: Freshness) -> t
 def devices(
     cluster: str, machine: str, samples: Sequence[StoredSample], freshness: Freshness
 ) -> tuple[AnswerDevice, ...]:
-    """Put the samples of a machine's views together as devices, in the order of their addresses."""
-    by_key = _by_view(samples)
+    """Put the samples of a machine's views together as devices, in the order of their addresses.
+
+    A MIG device or vGPU instance that a newer pass over its GPU no longer found is not a device any more.
+    """
+    gone = _gone(_by_view(samples))
+    by_key = {key: of_view for key, of_view in _by_view(samples).items() if key not in gone}
     newest = _one_key_a_unit(by_key)
     built = [_device(cluster, machine, newest[key], by_key[key], freshness) for key in newest]
     return tuple(sorted(built, key=lambda device: (device.pci_address or "~", device.kind, device.id)))
@@ -72,6 +77,32 @@ def devices(
 def known_views(samples: Sequence[StoredSample]) -> dict[str, View]:
     """Return every view that was ever told of by its key, also those whose device has another key by now."""
     return {key: newest_view(of_view) for key, of_view in _by_view(samples).items()}
+
+
+def present_keys(samples: Sequence[StoredSample]) -> frozenset[str]:
+    """Return the keys of the views that the newest passes still found."""
+    by_key = _by_view(samples)
+    return frozenset(by_key) - _gone(by_key)
+
+
+def _gone(by_key: Mapping[str, Sequence[StoredSample]]) -> frozenset[str]:
+    """Return the keys of instances that are no more; by both clocks, since a pass may travel in two batches."""
+    parents = {key: newest_view(of_view).parent for key, of_view in by_key.items()}
+    cut = {key: parent for key, parent in parents.items() if parent is not None and parent in by_key}
+    return frozenset(
+        key
+        for key, parent in cut.items()
+        if is_gone(_received(by_key[key]), _received(by_key[parent]))
+        and is_gone(_measured(by_key[key]), _measured(by_key[parent]))
+    )
+
+
+def _received(samples: Sequence[StoredSample]) -> dict[tuple[str, str], int]:
+    return {(one.sample.reader, one.sample.lane): one.received_at for one in samples}
+
+
+def _measured(samples: Sequence[StoredSample]) -> dict[tuple[str, str], int]:
+    return {(one.sample.reader, one.sample.lane): one.sample.measured_at for one in samples}
 
 
 def _by_view(samples: Sequence[StoredSample]) -> dict[str, list[StoredSample]]:

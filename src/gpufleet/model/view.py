@@ -1,6 +1,7 @@
 """A view: one device as one side sees it."""
 
 import enum
+import uuid
 
 import msgspec
 
@@ -40,7 +41,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         side: from where it is seen.
         uuid: the driver's UUID (`GPU-...`, `MIG-...`), or None where no driver tells.
         pci_address: `dddd:bb:dd.f` in lower case with a four-digit domain, as sysfs writes it.
-        instance: number of a vGPU instance, or `gi/ci` of a MIG device without UUID.
+        instance: the driver's number of a vGPU instance, or `gi/ci` of a MIG device (ids of its GPU instance and
+            compute instance). Both are reused, so they name the view only where there is no UUID.
         parent: key of the view this one is cut from.
         index: the driver's position number in this round. It changes over reboots and names nothing:
             for display only, never for identity.
@@ -82,3 +84,11 @@ def normalise_pci_address(address: str) -> str:
         raise ValueError(f"{address!r} is not a PCI address (domain:bus:device.function)")
     device, function = parts[2].split(".", 1)
     return f"{int(parts[0], 16):04x}:{int(parts[1], 16):02x}:{int(device, 16):02x}.{int(function, 16):x}"
+
+
+def normalise_uuid(text: str) -> str | None:
+    """Write the UUID of a machine as `8-4-4-4-12` hexadecimal digits in lower case, or return None if it is none."""
+    try:
+        return str(uuid.UUID(text.strip()))
+    except ValueError:
+        return None

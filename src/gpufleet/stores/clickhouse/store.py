@@ -14,6 +14,7 @@ from gpufleet.model.stored import Accepted, StoredSample
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, parse_dsn, translated
 from gpufleet.stores.clickhouse.columns import Columns
+from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers_of_view
 from gpufleet.stores.clickhouse.latest import fetch_latest
 from gpufleet.stores.clickhouse.lock import FolderLock
 from gpufleet.stores.clickhouse.migrate import migrate
@@ -105,6 +106,16 @@ class ClickHouseStore:
         """Return the newest sample per view, reader and lane, in that order; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: latest"):
             return fetch_latest(self._handles.reader, cluster, machine, view)
+
+    def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
+        """Return the machines that ever told of a view; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: tellers of a view"):
+            return fetch_tellers_of_view(self._handles.reader, cluster, view)
+
+    def tellers_of_text(self, cluster: str, metric: str, text: str) -> tuple[str, ...]:
+        """Return the machines of which a newest sample has this text; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: tellers of a text"):
+            return fetch_tellers_of_text(self._handles.reader, cluster, metric, text)
 
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
         """Return how each reader of the machine was doing when last heard of."""

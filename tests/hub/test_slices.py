@@ -1,0 +1,256 @@
+"""Allocations of virtual machines: answered by their own vGPU instances as the host sees them, and by nothing else."""
+
+import datetime as dt
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.hub.answers import NOBODY_ANSWERS
+from gpufleet.hub.slices import Host, answer
+from gpufleet.model.absence import Reason
+from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
+from gpufleet.model.answer import AllocationAnswer, MachineRecord
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.stored import StoredSample
+from gpufleet.model.time import NANOS, to_datetime
+from gpufleet.model.view import Scope, Side, View, ViewKind
+
+NOW = 1_800_000_000 * NANOS
+STALE_AFTER = 120.0
+VM, OTHER_VM = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
+PARENT = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-host", pci_address="0000:1b:00.0", index=0)
+
+
+def at(seconds: float) -> dt.datetime:
+    return to_datetime(NOW) + dt.timedelta(seconds=seconds)
+
+
+def vgpu(name: str, parent: str = PARENT.key) -> View:
+    return View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=name, instance="7", parent=parent)
+
+
+def sample(
+    view: View | None, used: int, *, vm: str | None = None, vm_kind: str = "uuid", at_ns: int = NOW, **more: object
+) -> Sample:
+    values: dict[str, Value] = {"gpu_memory_used_bytes" if view else "host_memory_total_bytes": used}
+    if vm is not None:
+        values |= {"vgpu_vm_id": vm, "vgpu_vm_id_kind": vm_kind}
+    given_ = {"lane": Lane.FAST, **more}
+    return Sample(view=view, reader="nvml", measured_at=at_ns, values=values, **given_)  # type: ignore[arg-type]
+
+
+def stored(one: Sample, age: float = 1.0) -> StoredSample:
+    return StoredSample(sample=one, received_at=NOW - int(age * NANOS))
+
+
+def host(*samples: StoredSample, id_: str = "m-a") -> Host:
+    record = MachineRecord(
+        id=id_, cluster="local", machine=Machine(name=id_), sender="s", first_seen=at(-100), last_seen=at(0)
+    )
+    reader = ReaderStatus(
+        reader="nvml", lane=Lane.FAST, state=ReaderState.PARTIAL, interval_seconds=10, last_error="gpu/GPU-host hangs"
+    )
+    return Host(machine=record, stored=samples, readers=(reader,))
+
+
+def allocation(kind: AllocationKind = AllocationKind.GPU_SLICE, vm: str = VM, **more: object) -> Allocation:
+    given_ = {"valid_from": at(-3600), **more}
+    spec = AllocationSpec(kind=kind, target=Target(cluster="local", vm_uuid=vm), **given_)  # type: ignore[arg-type]
+    return Allocation(id="slice", generation=1, spec=spec, created_at=at(-3600))
+
+
+def ask(one: Allocation, *hosts: Host) -> AllocationAnswer:
+    return answer(one, hosts, NOW, stale_after_seconds=STALE_AFTER)
+
+
+def used(found: AllocationAnswer) -> list[object]:
+    return [device.readings["gpu_memory_used_bytes"].value for device in found.devices]
+
+
+SHARED_GPU = (
+    stored(sample(PARENT, 1)),
+    stored(sample(None, 2)),
+    stored(sample(vgpu("U-own"), 30, vm=VM)),
+    stored(sample(vgpu("U-neighbour"), 4, vm=OTHER_VM)),
+)
+
+
+@pytest.mark.parametrize("kind", [AllocationKind.GPU_SLICE, AllocationKind.KUBEVIRT_VMI])
+def test_a_virtual_machine_is_answered_by_its_own_instance(kind: AllocationKind) -> None:
+    found = ask(allocation(kind, VM.upper()), host(*SHARED_GPU))
+
+    assert (found.source, found.reason, found.machine) == (Provenance.SLICE_VGPU_HOST, None, "m-a")
+    (device,) = found.devices
+    assert (device.kind, device.side, device.uuid) == (ViewKind.VGPU, Side.VGPU_HOST, "U-own")
+    assert device.source is Provenance.SLICE_VGPU_HOST
+    assert device.parent is None
+    assert used(found) == [30]
+    assert device.readings["gpu_memory_used_bytes"].scope is Scope.OWN
+    assert (found.host, found.host_dimensions, found.last_error) == ({}, (), None)
+    assert found.aggregate.coverage == "1 of 1 devices"
+    assert found.aggregate.metrics["gpu_memory_used_bytes"].value == 30
+
+
+def test_a_virtual_machine_can_have_several_instances_and_lists_some_of_them() -> None:
+    two = host(*SHARED_GPU, stored(sample(vgpu("U-second"), 50, vm=VM)))
+    assert sorted(used(ask(allocation(), two))) == [30, 50]  # type: ignore[type-var]
+    found = ask(allocation(devices=("U-second", "U-never-there")), two)
+    assert used(found) == [50]
+    assert found.aggregate.coverage == "1 of 2 devices"
+
+
+def test_a_listed_instance_of_a_hypervisor_without_uuids() -> None:
+    xen = host(stored(sample(PARENT, 1)), stored(sample(vgpu("U-own"), 30, vm="17", vm_kind="domain_id")))
+    assert used(ask(allocation(devices=("U-own",)), xen)) == [30]
+    assert ask(allocation(), xen).reason is Reason.GUEST_NOT_COLLECTED
+
+
+def test_a_listed_instance_that_another_virtual_machine_has_is_not_shown() -> None:
+    found = ask(allocation(devices=("U-neighbour",)), host(*SHARED_GPU))
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GUEST_NOT_COLLECTED)
+    assert found.devices == ()
+
+
+def test_an_instance_of_an_earlier_pass_is_gone() -> None:
+    dead = stored(sample(vgpu("U-own"), 30, vm=VM, at_ns=NOW - 10 * NANOS), age=11)
+    found = ask(allocation(), host(stored(sample(PARENT, 1)), dead))
+    assert (found.reason, found.devices) == (Reason.GUEST_NOT_COLLECTED, ())
+
+
+def test_an_instance_moved_to_another_host_is_told_of_by_that_one() -> None:
+    old = host(stored(sample(vgpu("U-old"), 30, vm=VM), age=STALE_AFTER + 1), id_="m-b")
+    assert used(ask(allocation(), old, host(*SHARED_GPU))) == [30]
+    both = ask(allocation(), host(stored(sample(vgpu("U-old"), 5, vm=VM)), id_="m-b"), host(*SHARED_GPU))
+    assert both.reason is Reason.AMBIGUOUS_TARGET
+    assert "m-a, m-b" in both.detail
+    assert both.devices == ()
+
+
+def test_a_silent_host_has_no_current_values() -> None:
+    found = ask(allocation(), host(*(stored(one.sample, age=STALE_AFTER + 1) for one in SHARED_GPU)))
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.STALE)
+    (device,) = found.devices
+    assert {reading.absent for reading in device.readings.values()} == {Reason.STALE}
+
+
+def test_what_an_instance_did_before_the_allocation_began_is_not_shown() -> None:
+    found = ask(allocation(valid_from=at(-1)), host(stored(sample(vgpu("U-own"), 30, vm=VM, at_ns=NOW - 5 * NANOS))))
+    assert used(found) == [None]
+    assert ask(allocation(valid_from=at(1)), host(*SHARED_GPU)).reason is Reason.NOT_STARTED
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        sample(msgspec.structs.replace(vgpu("U-own"), side=Side.GUEST), 30, vm=VM),
+        sample(msgspec.structs.replace(vgpu("U-own"), side=Side.HOST), 30, vm=VM),
+        sample(msgspec.structs.replace(vgpu("U-own"), kind=ViewKind.GPU), 30, vm=VM),
+        sample(msgspec.structs.replace(vgpu("U-own"), kind=ViewKind.MIG), 30, vm=VM),
+        sample(vgpu("U-own"), 30, vm=VM, provenance=Provenance.IMPORTED),
+        sample(vgpu("U-own"), 30, vm=VM, provenance=Provenance.SLICE_GUEST),
+        sample(vgpu("U-own"), 30, vm=VM, vm_kind="domain_id"),
+        sample(None, 30, vm=VM),
+    ],
+)
+def test_only_what_the_host_measured_of_a_vgpu_instance_answers(claim: Sample) -> None:
+    found = ask(allocation(), host(stored(sample(PARENT, 1)), stored(claim)))
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GUEST_NOT_COLLECTED)
+    assert found.devices == ()
+
+
+# --- the law: a host's GPU never speaks for a guest's, on random hosts --------------------------------
+
+NAMES = st.sampled_from(["U-1", "U-2", "U-3", "GPU-host"])
+VIEWS = st.one_of(
+    st.none(),
+    st.builds(
+        View,
+        kind=st.sampled_from(ViewKind),
+        side=st.sampled_from(Side),
+        uuid=st.one_of(st.none(), NAMES),
+        pci_address=st.sampled_from([None, "0000:1b:00.0"]),
+        instance=st.sampled_from(["1", "2"]),
+        parent=st.sampled_from([None, PARENT.key, "vgpu/U-1"]),
+    ),
+)
+VMS = st.sampled_from([None, VM, VM.upper(), OTHER_VM, "17", ""])
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> list[Host]:
+    """Up to three hosts; every value is its sample's own."""
+    numbers = iter(range(1000, 10_000))
+    return [
+        host(
+            *(
+                stored(
+                    sample(
+                        draw(VIEWS),
+                        next(numbers),
+                        vm=draw(VMS),
+                        vm_kind=draw(st.sampled_from(["uuid", "domain_id"])),
+                        lane=draw(st.sampled_from(Lane)),
+                        provenance=draw(st.sampled_from(Provenance)),
+                        at_ns=NOW - draw(st.integers(0, 3)) * NANOS,
+                    ),
+                    age=draw(st.sampled_from([0.5, 1, STALE_AFTER + 1])),
+                )
+                for _ in range(draw(st.integers(0, 6)))
+            ),
+            id_=f"m-{index}",
+        )
+        for index in range(draw(st.integers(0, 3)))
+    ]
+
+
+@given(
+    hosts(), st.sampled_from([VM, OTHER_VM, "17", "U-1"]), st.one_of(st.none(), st.lists(NAMES, max_size=3).map(tuple))
+)
+def test_no_value_but_of_its_own_instance_is_in_an_answer(
+    seen: list[Host], vm: str, listed: tuple[str, ...] | None
+) -> None:
+    asked = allocation(vm=vm, devices=listed)
+    found = ask(asked, *seen)
+
+    assert (found.host, found.host_dimensions, found.last_error) == ({}, (), None)
+    shown = {
+        reading.value
+        for device in found.devices
+        for reading in device.readings.values()
+        if isinstance(reading.value, int)
+    }
+    origins = [one.sample for each in seen for one in each.stored if shown & set(one.sample.values.values())]
+    for origin in origins:
+        assert origin.view is not None
+        assert (origin.view.kind, origin.view.side) == (ViewKind.VGPU, Side.VGPU_HOST)
+        assert origin.provenance is Provenance.HOST_LOCAL_PROBE
+        told = origin.values.get("vgpu_vm_id")
+        if isinstance(told, str) and origin.values["vgpu_vm_id_kind"] == "uuid" and "-" in told:
+            assert told.lower() == vm
+        else:
+            assert listed is not None or _another_lane_says(seen, origin, vm)
+        assert listed is None or origin.view.uuid in listed
+    if not found.devices:
+        assert found.source is Provenance.UNAVAILABLE
+        assert found.reason in {NOBODY_ANSWERS[asked.spec.kind][0], Reason.AMBIGUOUS_TARGET}
+    assert all(device.source is found.source for device in found.devices)
+    totals = {one.value for one in found.aggregate.metrics.values()} - {None}
+    assert not totals or shown
+
+
+def _another_lane_says(seen: list[Host], origin: Sample, vm: str) -> bool:
+    """Whether a sample of the same instance, of another lane, says that it is this virtual machine's."""
+    assert origin.view is not None
+    return any(
+        one.sample.view is not None
+        and one.sample.view.uuid == origin.view.uuid
+        and str(one.sample.values.get("vgpu_vm_id")).lower() == vm
+        for each in seen
+        for one in each.stored
+    )
