@@ -18,6 +18,7 @@ along the least-squares slope over the last three quarters it grew by less than 
 import argparse
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -241,6 +242,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--gpus", type=int, default=FLEET)
     parser.add_argument("--relays", type=int, default=2)
     asked = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what follows ends the daemons
     folder = Path(tempfile.mkdtemp(prefix="gpufleet-soak-"))
     soak = Soak(folder, gpus=asked.gpus, relays=asked.relays, minutes=asked.minutes)
     try:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from gpufleet.channels.local import LocalFiles
-from gpufleet.cli.doctor import doctor
 from gpufleet.doctor import Facts, Verdict, examine, gather
 from gpufleet.doctor.access import LocalAccess
 from gpufleet.doctor.gather import PACKAGES
 from tests.readers.host.machines import FixedClock, build
+from tests.support.command import gpufleet
 from tests.support.trees import plant
 
 NVIDIA_FILES = """
@@ -109,21 +109,35 @@ def test_the_live_machine_can_be_asked() -> None:
 
 
 @pytest.mark.parametrize(("name", "code"), [("guest", 1), ("kubevirt_node", 1)])
-def test_the_command_answers_json_and_tells_failure(
-    name: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert doctor(json=True, root=build(name, tmp_path)) == code
-    checks = json.loads(capsys.readouterr().out)
+def test_the_command_answers_json_and_tells_failure(name: str, code: int, tmp_path: Path) -> None:
+    done = gpufleet("doctor", "--json", "--root", str(build(name, tmp_path)))
+    assert done.returncode == code
+    checks = json.loads(done.stdout)
     assert {"name", "verdict", "proves", "found", "mend"} == set(checks[0])
     assert any(check["verdict"] == "failed" for check in checks)
 
 
-def test_the_command_prints_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    doctor(root=build("bare_metal", tmp_path))
-    page = capsys.readouterr().out
-    assert "nvidia_fabric_manager" in page
+def test_the_command_prints_what_is_well_in_a_line_and_what_is_not_with_its_mending(tmp_path: Path) -> None:
+    done = gpufleet("doctor", "--root", str(build("bare_metal", tmp_path)), env={"COLUMNS": "80"})
+    page = done.stdout
+    assert "failed   nvidia_library" in page
     assert "mend:" in page
-    assert "failed" in page
+    assert "ok       nvidia_fabric_manager: nvidia-fabricmanager is running" in page
+    assert "proves:" not in page
+    assert max(map(len, page.splitlines())) <= 80
+    verbose = gpufleet("doctor", "-v", "--root", str(tmp_path)).stdout
+    assert verbose.count("proves:") == len(examine(Facts()))
+
+
+def test_a_machine_without_gpus_reads_as_one_and_not_as_a_broken_one(tmp_path: Path) -> None:
+    build("guest", tmp_path)
+    for device in (tmp_path / "sys/bus/pci/devices").iterdir():
+        (device / "vendor").write_text("0x1af4\n")
+    page = gpufleet("doctor", "--root", str(tmp_path), env={"COLUMNS": "400"}).stdout
+    (line,) = [line for line in page.splitlines() if "nvidia_gpus" in line]
+    assert line.startswith("-        nvidia_gpus, ")
+    assert line.endswith(": no NVIDIA display controller on the PCI bus")
+    assert not any(f"{verdict:<9}nvidia" in page for verdict in ("failed", "warning", "unknown"))
 
 
 @pytest.mark.parametrize("extra", ["agent", "hub"])

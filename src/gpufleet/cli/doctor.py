@@ -1,41 +1,88 @@
-"""`gpufleet doctor`: what this node needs, and how to mend it."""
+"""`gpufleet doctor`: what this node, or a hub on this host, needs, and how to mend it."""
 
 import asyncio
+import datetime as dt
 import os
+import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
 
 import typer
 
-from gpufleet.cli.options import ConfigFile, Json
+from gpufleet.cli.fetch import Access, get
+from gpufleet.cli.options import CaOption, ConfigFile, HubConfigFile, HubState, Json, TokenFileOption
 
 if TYPE_CHECKING:
+    from gpufleet.config.hub import HubConfig
     from gpufleet.doctor import Check
 
-STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "unknown": "magenta", "not_applicable": "dim"}
-"""How a verdict looks in colour."""
+doctor_app = typer.Typer(
+    rich_markup_mode=None,
+    invoke_without_command=True,
+    help="Check what this node needs; `doctor hub` checks a hub or relay on its host.",
+)
+
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell of every check what it proves.")]
 
 
-def doctor(
+@doctor_app.callback()
+def node(
+    context: typer.Context,
     json: Json = False,
+    verbose: Verbose = False,
     config: ConfigFile = None,
     root: Annotated[Path, typer.Option("--root", hidden=True, help="Folder to take for / (for tests).")] = Path("/"),
-) -> int:
-    """Check what this node needs: each with what it proves, what was found and how to mend it.
+) -> None:
+    """Check what this node needs: what was found, and how to mend it.
 
     Ends with 1 if something failed. What could not be checked is unknown, and fails nothing.
     """
-    checks = _examine(root, config)
-    if json:
-        import msgspec
-
-        print(msgspec.json.format(msgspec.json.encode(checks), indent=2).decode())
-    else:
-        _print_table(checks)
-    return int(any(check.verdict == "failed" for check in checks))
+    if context.invoked_subcommand is None:
+        _show(_examine_node(root, config), json, verbose)
 
 
-def _examine(root: Path, config: Path | None) -> "tuple[Check, ...]":
+@doctor_app.command()
+def hub(
+    json: Json = False,
+    verbose: Verbose = False,
+    config: HubConfigFile = None,
+    state: HubState = None,
+    hub: Annotated[
+        str | None, typer.Option("--hub", metavar="URL", help="Ask it there [default: where it listens].")
+    ] = None,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Check a hub or relay on its own host, as its user: running or stopped.
+
+    Ends with 1 if something failed. What could not be checked is unknown, and fails nothing.
+    """
+    from gpufleet.config.hub import ENV_PREFIX, HubConfig
+    from gpufleet.config.load import load
+    from gpufleet.doctor.access import LocalAccess
+    from gpufleet.doctor.hub import examine_hub, gather_hub
+
+    settings = load(HubConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={"state": state})
+    url = hub or _url_of(settings)
+    access = Access(token_file, ca)
+    name = urlsplit(url).hostname if hub else None
+    facts = gather_hub(settings, lambda path: get(url, path, access), LocalAccess(), dt.datetime.now(dt.UTC), name)
+    _show(examine_hub(facts), json, verbose)
+
+
+def _url_of(config: "HubConfig") -> str:
+    """Return where this machine reaches the listener."""
+    from gpufleet.config.agent import parse_listen
+
+    host, port = parse_listen(config.listen)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - it is replaced
+    return f"{'https' if config.tls.is_on else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _examine_node(root: Path, config: Path | None) -> "tuple[Check, ...]":
     # Imported here: the command line starts without what it does not run.
     from gpufleet.channels.local import LocalFiles
     from gpufleet.config.agent import ENV_PREFIX, AgentConfig
@@ -49,23 +96,16 @@ def _examine(root: Path, config: Path | None) -> "tuple[Check, ...]":
     return examine(facts)
 
 
-def _print_table(checks: "tuple[Check, ...]") -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _show(checks: "Sequence[Check]", as_json: bool, verbose: bool) -> None:
+    """Print the checks; end with 1 if one failed."""
+    if as_json:
+        import msgspec
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("check", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    table.add_column("found, what it proves and how to mend it", overflow="fold")
-    for check in checks:
-        words = Text(check.found)
-        if check.verdict != "ok":
-            words.append(f"\nproves: {check.proves}", style="dim")
-            if check.mend:
-                words.append(f"\nmend: {check.mend}")
-        table.add_row(check.name, Text(check.verdict.replace("_", " "), style=STYLES[check.verdict]), words)
-    console = Console(highlight=False)
-    console.print(table)
-    counted = {verdict: sum(check.verdict == verdict for check in checks) for verdict in STYLES}
-    console.print(", ".join(f"{number} {verdict.replace('_', ' ')}" for verdict, number in counted.items() if number))
+        print(msgspec.json.format(msgspec.json.encode(checks), indent=2).decode())
+    else:
+        from gpufleet.cli.doctor_page import render_checks
+
+        width = shutil.get_terminal_size((100, 40)).columns
+        sys.stdout.write(render_checks(checks, width=width, colour=sys.stdout.isatty(), verbose=verbose))
+    if any(check.verdict == "failed" for check in checks):
+        raise typer.Exit(1)

@@ -18,7 +18,7 @@ from gpufleet.cli.agent import agent
 from gpufleet.cli.allocation import allocation_app
 from gpufleet.cli.cluster import cluster_app
 from gpufleet.cli.config import config_app
-from gpufleet.cli.doctor import doctor
+from gpufleet.cli.doctor import doctor_app
 from gpufleet.cli.hub import hub
 from gpufleet.cli.query import query_app
 from gpufleet.cli.snapshot import snapshot
@@ -33,10 +33,11 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 # typer does not export the base of its usage errors: click's own, or that of the copy it carries.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
-COMMANDS = (up, snapshot, why, doctor, agent, hub, version)
+COMMANDS = (up, snapshot, why, agent, hub, version)
 """Every command, in the order of the help. Their modules import what is heavy only when they run."""
 
 GROUPS = {
+    "doctor": doctor_app,
     "allocation": allocation_app,
     "cluster": cluster_app,
     "query": query_app,

@@ -13,6 +13,10 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", "-c", metavar="FILE", help="The agent's configuration (TOML)."),
 ]
+HubConfigFile = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="The hub's configuration (TOML).")
+]
+HubState = Annotated[str | None, typer.Option("--state", metavar="FOLDER", help="The hub's state folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Answer as JSON.")]
 HUB_URL = "http://127.0.0.1:8470"
 HubUrl = Annotated[str, typer.Option("--hub", metavar="URL", help="Ask this hub.", show_default=True)]

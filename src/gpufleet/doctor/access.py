@@ -17,6 +17,10 @@ _STATUS_OFFSET = 40
 """Of `status` in struct timex where a long has 8 bytes: after modes (padded) and four longs."""
 
 
+_MAX_ERROR_OFFSET = 24
+"""Of `maxerror` there, microseconds: after modes (padded), offset and freq."""
+
+
 class LocalAccess:
     """Permissions and kernel state of this machine.
 
@@ -79,9 +83,15 @@ class LocalAccess:
         return figures.f_bavail * figures.f_frsize
 
     def clock_synchronized(self) -> bool | None:
-        """Return whether the kernel holds its clock for synchronised, None where it cannot be asked.
+        """Return whether the kernel holds its clock for synchronised, None where it cannot be asked."""
+        clock = self.kernel_clock()
+        return None if clock is None else clock[0]
 
-        adjtimex(2) with no modes only reads; the kernel clears STA_UNSYNC when an NTP or PTP client steers it.
+    def kernel_clock(self) -> tuple[bool, float] | None:
+        """Return whether the clock is synchronised and the bound on its error in seconds, None where it is not told.
+
+        adjtimex(2) with no modes only reads; the kernel clears STA_UNSYNC when an NTP or PTP client steers it, and lets
+        `maxerror` grow while none does.
         """
         if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_long) != 8:
             return None
@@ -89,7 +99,8 @@ class LocalAccess:
         if ctypes.CDLL(None, use_errno=True).adjtimex(buffer) < 0:
             return None
         status = int.from_bytes(buffer.raw[_STATUS_OFFSET : _STATUS_OFFSET + 4], sys.byteorder)
-        return not status & _STA_UNSYNC
+        max_error = int.from_bytes(buffer.raw[_MAX_ERROR_OFFSET : _MAX_ERROR_OFFSET + 8], sys.byteorder)
+        return not status & _STA_UNSYNC, max_error / 1e6
 
     def _ask(self, path: str, mode: int) -> str:
         try:

@@ -8,6 +8,7 @@ import msgspec
 
 from gpufleet.model.errors import SpoolError
 from gpufleet.spool import Spool
+from gpufleet.spool.look import look
 
 
 class WalRecord(msgspec.Struct, frozen=True):
@@ -127,3 +128,28 @@ class Wal:
 def _records(read: list[tuple[int, bytes]]) -> list[WalRecord]:
     decoded = ((seq, _DECODER.decode(payload)) for seq, payload in read)
     return [WalRecord(seq, payload.received_at, payload.body) for seq, payload in decoded]
+
+
+class WalDepth(msgspec.Struct, frozen=True):
+    """What waits in a log: records, their size in bytes, and when the oldest was received (None for none)."""
+
+    records: int
+    size: int
+    oldest_received_at: int | None
+
+
+def depth_of(folder: Path) -> WalDepth:
+    """Look into a log that another process may own; changes nothing.
+
+    Raises:
+        OSError: if it cannot be read.
+        SpoolError: if the oldest record is not one of a log.
+    """
+    found = look(folder)
+    if found.oldest is None:
+        return WalDepth(found.records, found.size, None)
+    try:
+        oldest = _DECODER.decode(found.oldest)
+    except msgspec.MsgspecError as error:
+        raise SpoolError(f"{folder}: the oldest record is none of a log: {error}") from error
+    return WalDepth(found.records, found.size, oldest.received_at)

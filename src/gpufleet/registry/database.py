@@ -9,6 +9,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from gpufleet.model.errors import RegistryError
 from gpufleet.registry import migrations
+from gpufleet.registry.tables import VERSION
 
 _BUSY_MILLISECONDS = 10_000
 
@@ -39,6 +40,24 @@ class Database:
         """Bring the schema to this build's version; see `migrations.migrate`."""
         with self.writing() as connection:
             migrations.migrate(connection)
+
+    def version(self) -> int:
+        """Return the schema's version, 0 where there is none yet. Raises RegistryError."""
+        with self.reading() as connection:
+            if not sa.inspect(connection).has_table(VERSION.name):
+                return 0
+            return int(connection.execute(sa.select(VERSION.c.version)).scalar_one_or_none() or 0)
+
+    def damage(self) -> str:
+        """Return what the database's own check of its files finds, empty for nothing. Reads all of an SQLite file.
+
+        A server checks its own files: there the answer is always empty. Raises RegistryError.
+        """
+        if self._engine.dialect.name != "sqlite":
+            return ""
+        with self.reading() as connection:
+            found = connection.exec_driver_sql("PRAGMA integrity_check(10)").scalars().all()
+        return "" if found == ["ok"] else "; ".join(map(str, found))
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:

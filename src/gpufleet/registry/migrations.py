@@ -62,6 +62,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 """Statements by version: the first tuple makes version 1."""
 
+NEWEST = len(MIGRATIONS)
+"""The version that this build makes."""
+
 _WORDS = {
     "sqlite": {
         "bytes": "BLOB",

@@ -136,6 +136,13 @@ class ClickHouseStore:
         with translated(f"{self._dsn.shown}: series"):
             return fetch_series(self._handles.reader, cluster, machine, metrics, start, end, step, provenance)
 
+    def schema_version(self) -> int:
+        """Return the version that the tables were brought to, 0 where there are none. Changes nothing."""
+        with translated(f"{self._dsn.shown}: schema version"):
+            if not self._handles.reader.query("EXISTS TABLE schema_migrations").result_rows[0][0]:
+                return 0
+            return int(self._handles.reader.query("SELECT max(version) FROM schema_migrations").result_rows[0][0])
+
     def stats(self) -> dict[str, TableStats]:
         """Return table name to size; a table without rows is not in it. Takes about a millisecond."""
         with translated(f"{self._dsn.shown}: stats"):

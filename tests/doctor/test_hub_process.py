@@ -1,0 +1,192 @@
+"""`gpufleet doctor hub` beside real hubs and relays, running and stopped."""
+
+import json
+import os
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.doctor.hub.certificate import look_at_certificate
+from gpufleet.doctor.hub.disk import look_at_disk
+from gpufleet.doctor.hub.facts import Certificate
+from gpufleet.doctor.hub.locks import holder_of
+from gpufleet.model.time import to_datetime
+from gpufleet.sending.post import HubClient, Verdict
+from tests.fakes.batches import body
+from tests.support.authority import Authority
+from tests.support.command import gpufleet
+from tests.support.processes import Gpufleet, free_port, get_json
+from tests.support.waiting import wait_until
+
+NEVER_FLUSHED = "[flush]\ninterval_seconds = 3600.0\n"
+
+
+class Site:
+    """A hub with its configuration in a folder."""
+
+    def __init__(self, folder: Path, config: str = "") -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.config = folder / "hub.toml"
+        self.state = folder / "state"
+        self.config.write_text(f'listen = "127.0.0.1:{self.port}"\nstate = "{self.state}"\n{config}')
+
+    def start(self) -> Gpufleet:
+        hub = Gpufleet(["hub", "--config", str(self.config)], self.folder / "log")
+        hub.wait_for(f"{self.url}/healthz")
+        return hub
+
+    async def post(self, count: int) -> None:
+        async with HubClient(self.url, name="test", timeout_seconds=20) as client:
+            for seq in range(1, count + 1):
+                assert (await client.post(body(seq, time.time_ns()))).verdict is Verdict.TAKEN
+
+    def examine(self, *more: str, code: int = 0) -> dict[str, Any]:
+        done = gpufleet("doctor", "hub", "--json", "--config", str(self.config), *more)
+        assert done.returncode == code, done.stdout + done.stderr
+        return {check["name"]: check for check in json.loads(done.stdout)}
+
+    def files(self) -> set[str]:
+        return {str(path.relative_to(self.state)) for path in self.state.rglob("*")}
+
+
+async def test_a_hub_that_runs_and_one_that_was_killed(tmp_path: Path) -> None:
+    site = Site(tmp_path, NEVER_FLUSHED)
+    with site.start() as hub:
+        await site.post(3)
+        checks = site.examine()
+        assert checks["daemon"]["verdict"] == "ok"
+        assert f"process {hub.process.pid} answers" in checks["daemon"]["found"]
+        assert checks["registry"]["verdict"] == "ok"
+        assert f"process {hub.process.pid} has it open" in checks["store"]["found"]
+        assert "3 batches" in checks["log"]["found"]
+        hub.kill()
+    checks = site.examine()
+    assert "stopped" in checks["daemon"]["found"]
+    assert checks["store"] == checks["store"] | {"verdict": "ok", "found": "schema version 1; nobody has it open"}
+    assert checks["log"]["verdict"] == "warning"
+    assert checks["log"]["found"].startswith("3 batches of ")
+    assert "the oldest for " in checks["log"]["found"]
+    with site.start():  # what was looked at is as it was: all three are still there
+        assert "3 batches" in site.examine()["log"]["found"]
+
+
+async def test_clocks_of_senders_as_a_hub_says_and_as_its_registry_remembers(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with site.start() as hub:
+        async with HubClient(site.url, name="test", timeout_seconds=20) as client:
+            for name, off in (("right", 0), ("ahead", 40), ("behind", -600)):
+                await client.post(body(1, time.time_ns() + off * 10**9, sender=name, epoch=f"{off + 1000:032x}"))
+        wait_until(lambda: len(get_json(f"{site.url}/v1/senders")) == 3, what="the senders to be kept")
+        running = site.examine()["sender_clocks"]
+        hub.stop()
+    assert running["found"].startswith("2 of 3 senders are off: behind -600 s, ahead +40 s")
+    assert site.examine()["sender_clocks"] == running
+
+
+def test_a_damaged_registry_is_told(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with site.start() as hub:
+        hub.stop()
+    file = site.state / "hub" / "registry.sqlite"
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_schema SET rootpage = 2 WHERE name = 'senders'")
+    check = site.examine(code=1)["registry"]
+    assert check["verdict"] == "failed", check
+    assert "damaged" in check["found"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_files_of_another_user_are_not_opened(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with site.start() as hub:
+        hub.stop()
+    os.chown(site.state / "hub", 65534, 65534)
+    before = site.files()
+    checks = site.examine()
+    assert site.files() == before
+    assert checks["state_folder"]["verdict"] == "unknown"
+    assert "sudo -u nobody" in checks["state_folder"]["mend"]
+    assert {checks[name]["verdict"] for name in ("registry", "store", "log")} == {"unknown"}
+
+
+def test_a_guarded_hub_its_certificate_and_tokens(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = tmp_path / "hub.crt", tmp_path / "hub.key"
+    authority.issue(certificate, key)
+    key.chmod(0o640)
+    site = Site(tmp_path, f'auth = "tokens"\n[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n')
+    tokens = {}
+    for role, more in (("sender", ("--cluster", "local", "--expires-in", "3d")), ("operator", ())):
+        made = gpufleet("token", "create", "--role", role, *more, "--config", str(site.config))
+        tokens[role] = tmp_path / role
+        tokens[role].write_text(made.stdout)
+        tokens[role].chmod(0o600)
+    url = f"https://127.0.0.1:{site.port}"
+    with Gpufleet(["hub", "--config", str(site.config)], tmp_path / "log") as hub:
+        asking = ("--hub", url, "--token-file", str(tokens["operator"]), "--ca", str(authority.file))
+        wait_until(lambda: "hub answers" in hub.log.read_text(), seconds=40, what="the hub to answer")
+        checks = site.examine(*asking)
+        assert checks["certificate"]["verdict"] == "ok"
+        assert "127.0.0.1" in checks["certificate"]["found"]
+        assert checks["tokens"]["verdict"] == "warning"
+        assert "1 of them run out within 21 days" in checks["tokens"]["found"]
+        assert checks["listener"]["found"].endswith("TLS and tokens")
+        without = site.examine("--hub", url, "--ca", str(authority.file))
+        assert without["daemon"]["verdict"] == "unknown"
+        assert "--token-file" in without["daemon"]["mend"]
+        assert without["registry"]["verdict"] == "ok", "its file is there to be read"
+    key.chmod(0o644)
+    assert site.examine("--hub", "https://other:1", code=1)["certificate"]["verdict"] == "failed"
+
+
+def test_a_relay(tmp_path: Path) -> None:
+    site = Site(tmp_path, '[relay]\nto = "http://127.0.0.1:1"\n')
+    with site.start():
+        checks = site.examine()
+        assert checks["daemon"]["verdict"] == "ok"
+        assert {checks[name]["verdict"] for name in ("registry", "store", "tokens")} == {"not_applicable"}
+
+
+def test_a_certificate_as_a_client_would_see_it(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = tmp_path / "crt", tmp_path / "key"
+    authority.issue(certificate, key)
+    known = look_at_certificate(str(certificate), str(key), "127.0.0.1")
+    assert isinstance(known, Certificate)
+    assert (known.names, known.right_name) == (("127.0.0.1",), True)
+    other = look_at_certificate(str(certificate), str(key), "hub.example")
+    assert isinstance(other, Certificate)
+    assert other.right_name is False
+    authority.issue(tmp_path / "crt2", tmp_path / "key2")
+    assert "mismatch" in str(look_at_certificate(str(certificate), str(tmp_path / "key2"), None)).lower()
+    assert "cannot be read" in str(look_at_certificate(str(certificate), str(tmp_path / "none"), None))
+
+
+def test_what_a_day_takes_is_that_of_the_newest_whole_day(tmp_path: Path) -> None:
+    table = tmp_path / "store" / "store" / "a91" / "a91d"
+    for name, size in (("20260530_1_9_2", 10), ("20260531_1_9_2", 200), ("20260601_1_9_2", 7), ("all_1_1_0", 5000)):
+        (table / name).mkdir(parents=True)
+        (table / name / "data.bin").write_bytes(b"x" * size)
+    (tmp_path / "registry.sqlite").write_bytes(b"x" * 30)
+    disk = look_at_disk(tmp_path, to_datetime(1_780_272_000_000_000_000).date())
+    assert (disk.day, disk.day_bytes) == ("2026-05-31", 200)
+    assert disk.used == {"store": 5217, "registry.sqlite": 30}
+
+
+def test_who_holds_a_lock_is_read_and_not_tried(tmp_path: Path) -> None:
+    file, locks = tmp_path / "lock", tmp_path / "locks"
+    assert holder_of(file) == 0
+    file.write_text("")
+    assert holder_of(file) == 0
+    status = file.stat()
+    where = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    locks.write_text(f"1: POSIX  ADVISORY  WRITE 7 {where} 0 EOF\n2: FLOCK  ADVISORY  WRITE 42 {where} 0 EOF\n")
+    assert holder_of(file, locks) == 42
+    locks.write_text(f"1: FLOCK  ADVISORY  WRITE 0 {where} 0 EOF\n")
+    assert holder_of(file, locks) == -1
