@@ -25,8 +25,8 @@ def find() -> list[str] | None:
     return None
 
 
-def compile_library(source: Path, target: Path, *, soname: str, defines: dict[str, int]) -> None:
-    """Compile one C file to a shared library.
+def compile_library(sources: list[Path], target: Path, *, soname: str, defines: dict[str, int]) -> None:
+    """Compile C files to one shared library.
 
     Raises:
         AssertionError: if there is no compiler.
@@ -34,9 +34,19 @@ def compile_library(source: Path, target: Path, *, soname: str, defines: dict[st
     """
     compiler = find()
     assert compiler is not None, "no C compiler: run `python tests/support/compiler.py`"
-    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-Wl,-soname,{soname}"]
+    options = [
+        "-shared",
+        "-fPIC",
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+        "-fvisibility=hidden",
+        f"-Wl,-soname,{soname}",
+    ]
     options += [f"-D{name}={value}" for name, value in defines.items()]
-    subprocess.run([*compiler, *options, "-o", target, source], check=True)
+    subprocess.run([*compiler, *options, "-o", target, *sources], check=True)
 
 
 def main() -> int:

@@ -1,4 +1,7 @@
-"""The fake driver, built and put in place: a folder with libnvidia-ml.so.1, a scenario and a log of calls."""
+"""The fake driver, built and put in place: a folder with libnvidia-ml.so.1, a scenario and a log of calls.
+
+python -m tests.fakes.nvml.driver [BRANCH]     compiles it, and prints the folder
+"""
 
 import hashlib
 import os
@@ -9,20 +12,26 @@ from pathlib import Path
 from tests.fakes.nvml.scenario import Scenario
 from tests.support.compiler import compile_library
 
-SOURCE = Path(__file__).with_name("fake_nvml.c")
+LIBRARY = Path(__file__).with_name("library")
 CACHE = Path(__file__).parents[3] / ".cache" / "fake-nvml"
-NEWEST_BRANCH = 615
+NEWEST_BRANCH = 610
+
+EARLY_535 = 53543
+"""Stands for the drivers 535.43 to 535.86: branch 535 with longer process records."""
 
 
 def build(branch: int = NEWEST_BRANCH) -> Path:
     """Compile the library for a driver branch, once per source; return the folder that holds it."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
+    sources = sorted(LIBRARY.glob("*.[ch]"))
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
     folder = CACHE / f"{digest}-{branch}"
     library = folder / "libnvidia-ml.so.1"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True)
         fresh = folder / f"fresh-{os.getpid()}"
-        compile_library(SOURCE, fresh, soname="libnvidia-ml.so.1", defines={"DRIVER_BRANCH": branch})
+        defines = {"DRIVER_BRANCH": 535, "EARLY_535": 1} if branch == EARLY_535 else {"DRIVER_BRANCH": branch}
+        parts = [source for source in sources if source.suffix == ".c"]
+        compile_library(parts, fresh, soname="libnvidia-ml.so.1", defines=defines)
         fresh.replace(library)
     return folder
 

@@ -1,11 +1,13 @@
 """What the fake driver shall say: devices with their values, and faults of calls.
 
-Keys are those of `fake_nvml.c`: the NVML function, `_` and the part where a call gives several values.
-A value of None (or a missing key) makes the call answer NVML_ERROR_NOT_SUPPORTED.
+Keys are those of the C files in `library/`: the NVML function, `_` and the part where a call gives several values,
+and its arguments after commas. A value of None (or a missing key) makes the call answer NVML_ERROR_NOT_SUPPORTED.
 
     python -m tests.fakes.nvml.scenario FILE [GPUS]     writes a healthy scenario to FILE
 """
 
+import functools
+import re
 import struct
 import sys
 from dataclasses import dataclass, field
@@ -40,11 +42,7 @@ MIG_FORBIDS = (
     "nvmlDeviceGetJpgUtilization",
     "nvmlDeviceGetOfaUtilization",
 )
-ECC_KEYS = tuple(
-    f"nvmlDeviceGetTotalEccErrors_{kind}_{counter}"
-    for kind in ("corrected", "uncorrected")
-    for counter in ("volatile", "aggregate")
-)
+ECC_KEYS = tuple(f"nvmlDeviceGetTotalEccErrors,{kind},{counter}" for kind in (0, 1) for counter in (0, 1))
 GUEST_LACKS = (
     "nvmlDeviceGetTemperature",
     "nvmlDeviceGetMarginTemperature",
@@ -53,7 +51,7 @@ GUEST_LACKS = (
     "nvmlDeviceGetPowerManagementDefaultLimit",
     "nvmlDeviceGetTotalEnergyConsumption",
     "nvmlDeviceGetNumFans",
-    "nvmlDeviceGetMaxClockInfo_1",
+    "nvmlDeviceGetMaxClockInfo,1",
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrPcieLinkGeneration",
     "nvmlDeviceGetCurrPcieLinkWidth",
@@ -71,7 +69,6 @@ class Field:
     value: int | float = 0
     type: int = UINT
     code: int = 0
-    scope: int = 0
     untouched: bool = False
 
     def bits(self) -> int:
@@ -81,11 +78,22 @@ class Field:
 
 @dataclass
 class Device:
-    """One GPU."""
+    """One GPU, or a part of one.
 
-    numbers: dict[str, int | None]
-    texts: dict[str, str | None]
-    fields: dict[int, Field]
+    Attributes:
+        numbers: key to what a call answers.
+        texts: the same for texts.
+        fields: field values, by id, or by id and scope.
+        rows: table to records, for calls that give lists.
+        parts: what it is cut into or shared as, by the name of the subject that the scenario file gives them
+            (`3.0` is the MIG device in slot 0 of GPU 3, `vgpu17` the vGPU instance 17).
+    """
+
+    numbers: dict[str, int | None] = field(default_factory=dict)
+    texts: dict[str, str | None] = field(default_factory=dict)
+    fields: dict[int | tuple[int, int], Field] = field(default_factory=dict)
+    rows: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
+    parts: dict[str, "Device"] = field(default_factory=dict)
 
     @property
     def uuid(self) -> str:
@@ -147,12 +155,7 @@ class Scenario:
         """Return the text of the scenario file."""
         lines = [f"driver {self.driver}", f"library {self.library}", f"cuda {self.cuda}", f"count {len(self.devices)}"]
         for index, device in enumerate(self.devices):
-            lines += [f"number {index} {key} {value}" for key, value in device.numbers.items() if value is not None]
-            lines += [f"text {index} {key} {text}" for key, text in device.texts.items() if text is not None]
-            lines += [
-                f"field {index} {id_} {f.scope} {f.type} {f.code} {int(f.untouched)} {f.bits()}"
-                for id_, f in device.fields.items()
-            ]
+            lines += _lines(str(index), device)
         lines += [f"fault {f.function} {f.gpu} {f.code} {f.delay_ms}" for f in self.faults]
         return "\n".join(lines) + "\n"
 
@@ -161,6 +164,37 @@ class Scenario:
         fresh = path.with_suffix(".new")
         fresh.write_text(self.render())
         fresh.replace(path)
+
+
+def _lines(subject: str, device: Device) -> list[str]:
+    lines = []
+    for key, value in device.numbers.items():
+        assert key.partition(",")[0] in keys(), f"the fake driver asks for no {key}"
+        if value is not None:
+            lines.append(f"number {subject} {key} {value}")
+    for key, text in device.texts.items():
+        assert key in keys(), f"the fake driver asks for no {key}"
+        if text is not None:
+            lines.append(f"text {subject} {key} {text}")
+    for id_, f in device.fields.items():
+        number, scope = id_ if isinstance(id_, tuple) else (id_, 0)
+        lines.append(f"number {subject} field,{number},{scope} {f.type} {f.code} {int(f.untouched)} {f.bits()}")
+    for table, records in device.rows.items():
+        assert table in keys(), f"the fake driver asks for no {table}"
+        lines += [f"row {subject} {table} {' '.join(map(str, record))}" for record in records]
+    for name, part in device.parts.items():
+        lines += _lines(name, part)
+    return lines
+
+
+@functools.cache
+def keys() -> frozenset[str]:
+    """Return every key that the C files ask a scenario for, and then some: words in quotes and macros' arguments."""
+    text = "".join(path.read_text() for path in Path(__file__).with_name("library").glob("*.c"))
+    pairs = {
+        f"{name}_{part}" for name, one, two in re.findall(r"PAIR32\((\w+), (\w+), (\w+)\)", text) for part in (one, two)
+    }
+    return frozenset({*re.findall(r'"(\w+)"', text), *re.findall(r"\(((?:nvml)\w+)[,)]", text), *pairs})
 
 
 def healthy_h200(index: int) -> Device:
@@ -190,20 +224,20 @@ def healthy_h200(index: int) -> Device:
             "nvmlDeviceGetPowerManagementDefaultLimit": 700_000 + 7 * i,
             "nvmlDeviceGetTotalEnergyConsumption": 9_876_543_210 + 1_000_003 * i,
             "nvmlDeviceGetNumFans": None,
-            "nvmlDeviceGetClockInfo_0": 345 + i,
-            "nvmlDeviceGetClockInfo_1": 1965 + i,
-            "nvmlDeviceGetClockInfo_2": 3201 + i,
-            "nvmlDeviceGetClockInfo_3": 1515 + i,
-            "nvmlDeviceGetMaxClockInfo_0": 1970 + i,
-            "nvmlDeviceGetMaxClockInfo_1": 1980 + i,
-            "nvmlDeviceGetMaxClockInfo_2": 3210 + i,
-            "nvmlDeviceGetMaxClockInfo_3": 1530 + i,
+            "nvmlDeviceGetClockInfo,0": 345 + i,
+            "nvmlDeviceGetClockInfo,1": 1965 + i,
+            "nvmlDeviceGetClockInfo,2": 3201 + i,
+            "nvmlDeviceGetClockInfo,3": 1515 + i,
+            "nvmlDeviceGetMaxClockInfo,0": 1970 + i,
+            "nvmlDeviceGetMaxClockInfo,1": 1980 + i,
+            "nvmlDeviceGetMaxClockInfo,2": 3210 + i,
+            "nvmlDeviceGetMaxClockInfo,3": 1530 + i,
             "nvmlDeviceGetCurrentClocksEventReasons": 1 << i,
             "nvmlDeviceGetPerformanceState": i,
-            "nvmlDeviceGetTotalEccErrors_corrected_volatile": busy * (100 + i),
-            "nvmlDeviceGetTotalEccErrors_corrected_aggregate": 200 + i,
-            "nvmlDeviceGetTotalEccErrors_uncorrected_volatile": busy * (300 + i),
-            "nvmlDeviceGetTotalEccErrors_uncorrected_aggregate": 400 + i,
+            "nvmlDeviceGetTotalEccErrors,0,0": busy * (100 + i),
+            "nvmlDeviceGetTotalEccErrors,0,1": 200 + i,
+            "nvmlDeviceGetTotalEccErrors,1,0": busy * (300 + i),
+            "nvmlDeviceGetTotalEccErrors,1,1": 400 + i,
             "nvmlDeviceGetRemappedRows_correctable": 60 + i,
             "nvmlDeviceGetRemappedRows_uncorrectable": 80 + i,
             "nvmlDeviceGetRemappedRows_pending": i % 2,
@@ -220,7 +254,6 @@ def healthy_h200(index: int) -> Device:
             "nvmlDeviceGetPersistenceMode": (i + 1) % 2,
             "nvmlDeviceGetComputeMode": i % 4,
             "nvmlDeviceGetVirtualizationMode": 0,
-            "nvmlDeviceGetComputeRunningProcesses": i,
             "nvmlDeviceGetArchitecture": 9,
             "nvmlDeviceGetCudaComputeCapability_major": 9,
             "nvmlDeviceGetCudaComputeCapability_minor": 0,
@@ -241,6 +274,11 @@ def healthy_h200(index: int) -> Device:
             82: Field(41 + i),
             186: Field(76_000 + 90_001 * i),
             230: Field(i % 6),
+        },
+        rows={
+            "nvmlDeviceGetComputeRunningProcesses": [
+                (4_194_000 + 10 * i + n, (1 + n) << 30, 2**32 - 1, 2**32 - 1) for n in range(i)
+            ],
         },
     )
 

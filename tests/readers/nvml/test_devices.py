@@ -186,7 +186,7 @@ async def test_a_vgpu_guest_does_not_see_the_board(fake: FakeNvml, start: Start)
         Absent(Reason.NOT_IN_GUEST, f"{G}CurrentClocksThrottleReasons")
     }
     assert static.values["gpu_virtualization_mode"] == "vgpu_guest"
-    assert static.values["gpu_serial"] == Absent(Reason.NOT_SUPPORTED, f"{G}Serial")
+    assert static.values["gpu_serial"] == Absent(Reason.NOT_IN_GUEST, f"{G}Serial")
 
 
 async def test_ecc_off(fake: FakeNvml, start: Start) -> None:
@@ -206,7 +206,7 @@ async def test_sentinels_and_impossible_values_are_invalid(fake: FakeNvml, start
         f"{G}PcieReplayCounter": 0xFFFFFFFF,
         f"{G}TotalEnergyConsumption": 2**64 - 1,
         f"{G}MemoryInfo_used": 2**64 - 1,
-        f"{G}TotalEccErrors_corrected_volatile": 0xFFFFFFFF,  # a 64-bit counter may well reach this
+        f"{G}TotalEccErrors,0,0": 0xFFFFFFFF,  # a 64-bit counter may well reach this
         f"{G}Temperature": 4000,
         f"{G}UtilizationRates_gpu": 101,
         f"{G}PerformanceState": 32,

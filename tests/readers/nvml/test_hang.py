@@ -153,7 +153,7 @@ async def test_while_a_process_that_was_told_to_end_lives_no_other_is_started(fa
     """One that ignores SIGTERM stands in for one that the kernel holds."""
     fake.scenario.hang("nvmlInitWithFlags", stubborn=True)
     fake.apply()
-    reader = start(fake, limits=Limits(call=0.3, init=0.5, hang=0.5, grace=3600, retry=0))
+    reader = start(fake, limits=Limits(call=0.3, init=4, hang=4, grace=3600, retry=0))
     await hung_error(reader)
     pid = reader.child_pid
     assert pid is not None

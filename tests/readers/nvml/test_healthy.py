@@ -27,22 +27,21 @@ FACTORS: dict[Lane, dict[str, tuple[str, float]]] = {
         "gpu_power_watts": (f"{G}PowerUsage", 0.001),
         "gpu_power_limit_watts": (f"{G}EnforcedPowerLimit", 0.001),
         "gpu_energy_joules_total": (f"{G}TotalEnergyConsumption", 0.001),
-        "gpu_graphics_clock_hertz": (f"{G}ClockInfo_0", 1e6),
-        "gpu_sm_clock_hertz": (f"{G}ClockInfo_1", 1e6),
-        "gpu_memory_clock_hertz": (f"{G}ClockInfo_2", 1e6),
-        "gpu_video_clock_hertz": (f"{G}ClockInfo_3", 1e6),
+        "gpu_graphics_clock_hertz": (f"{G}ClockInfo,0", 1e6),
+        "gpu_sm_clock_hertz": (f"{G}ClockInfo,1", 1e6),
+        "gpu_memory_clock_hertz": (f"{G}ClockInfo,2", 1e6),
+        "gpu_video_clock_hertz": (f"{G}ClockInfo,3", 1e6),
         "gpu_clock_event_reasons_mask": (f"{G}CurrentClocksEventReasons", 1),
         "gpu_performance_state": (f"{G}PerformanceState", 1),
-        "gpu_ecc_corrected_errors_total": (f"{G}TotalEccErrors_corrected_volatile", 1),
-        "gpu_ecc_uncorrected_errors_total": (f"{G}TotalEccErrors_uncorrected_volatile", 1),
+        "gpu_ecc_corrected_errors_total": (f"{G}TotalEccErrors,0,0", 1),
+        "gpu_ecc_uncorrected_errors_total": (f"{G}TotalEccErrors,1,0", 1),
         "gpu_pcie_link_generation": (f"{G}CurrPcieLinkGeneration", 1),
         "gpu_pcie_link_width": (f"{G}CurrPcieLinkWidth", 1),
         "gpu_pcie_replays_total": (f"{G}PcieReplayCounter", 1),
-        "gpu_compute_processes": (f"{G}ComputeRunningProcesses", 1),
     },
     Lane.SLOW: {
-        "gpu_ecc_corrected_lifetime_errors_total": (f"{G}TotalEccErrors_corrected_aggregate", 1),
-        "gpu_ecc_uncorrected_lifetime_errors_total": (f"{G}TotalEccErrors_uncorrected_aggregate", 1),
+        "gpu_ecc_corrected_lifetime_errors_total": (f"{G}TotalEccErrors,0,1", 1),
+        "gpu_ecc_uncorrected_lifetime_errors_total": (f"{G}TotalEccErrors,1,1", 1),
         "gpu_remapped_rows_correctable": (f"{G}RemappedRows_correctable", 1),
         "gpu_remapped_rows_uncorrectable": (f"{G}RemappedRows_uncorrectable", 1),
         "gpu_row_remap_pending": (f"{G}RemappedRows_pending", 1),
@@ -50,7 +49,7 @@ FACTORS: dict[Lane, dict[str, tuple[str, float]]] = {
     },
     Lane.STATIC: {
         "gpu_power_default_limit_watts": (f"{G}PowerManagementDefaultLimit", 0.001),
-        "gpu_sm_clock_max_hertz": (f"{G}MaxClockInfo_1", 1e6),
+        "gpu_sm_clock_max_hertz": (f"{G}MaxClockInfo,1", 1e6),
         "gpu_pcie_link_generation_max": (f"{G}MaxPcieLinkGeneration", 1),
         "gpu_pcie_link_width_max": (f"{G}MaxPcieLinkWidth", 1),
     },
@@ -106,6 +105,7 @@ async def test_states_and_texts(fake: FakeNvml, start: Start) -> None:
         assert device(slow, i).values["gpu_recovery_action"] == ACTIONS[i % 6]
         assert device(slow, i).values["gpu_mig_mode"] == "disabled"
         assert device(fast, i).values["gpu_state"] == "ok"
+        assert device(fast, i).values["gpu_compute_processes"] == i
         expected = {name: int(bit == 1 << i) for name, bit in CLOCK_EVENT_REASONS}
         assert dim(device(fast, i), "gpu_clock_event_active") == expected
 
@@ -147,7 +147,7 @@ async def test_measured_zero_is_zero_and_no_fan_is_not_supported(fake: FakeNvml,
 
 
 async def test_fans_one_by_one(fake: FakeNvml, start: Start) -> None:
-    fake.scenario.devices[1].numbers |= {f"{G}NumFans": 3, f"{G}FanSpeed_0": 30, f"{G}FanSpeed_2": 0}
+    fake.scenario.devices[1].numbers |= {f"{G}NumFans": 3, f"{G}FanSpeed,0": 30, f"{G}FanSpeed,2": 0}
     fake.apply()
     assert dim(device(await start(fake).read(Lane.FAST), 1), "gpu_fan_speed_ratio") == {
         "0": 0.3,

@@ -11,8 +11,9 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import Value
 from gpufleet.readers.nvml.calls import CALLS, LABELS
-from gpufleet.readers.nvml.fields import FIELD, decode_fields
-from gpufleet.readers.nvml.mapping import ROWS, Modes, map_device, read
+from gpufleet.readers.nvml.calls.fields import FIELD, decode_fields
+from gpufleet.readers.nvml.mapping import ROWS, map_device
+from gpufleet.readers.nvml.mapping.row import Modes, Row, read, read_every
 from gpufleet.readers.nvml.parse import absence_of
 from gpufleet.readers.nvml.protocol import (
     UNTOUCHED,
@@ -54,11 +55,16 @@ def test_what_is_no_record_is_a_value_error(data: bytes) -> None:
 
 @given(st.sampled_from(ROWS), answers, st.booleans(), st.booleans())
 def test_any_answer_gives_a_value_the_catalogue_admits_or_an_absence(
-    row: object, answer: Answer, mig: bool, guest: bool
+    row: Row, answer: Answer, mig: bool, guest: bool
 ) -> None:
-    assert isinstance(row, ROWS[0].__class__)
     metric = CATALOGUE[row.metric]
     assert_admitted(row.metric, read(row, metric, answer, Modes(mig, guest)))
+    if row.every:
+        told = list(read_every(row, metric, answer, Modes(mig, guest)))
+        assert told
+        for labels, value in told:
+            assert len(labels) == len(metric.dims)
+            assert_admitted(row.metric, value)
 
 
 @given(st.sampled_from(["fast", "slow", "static"]), st.data())
@@ -108,7 +114,9 @@ entries = st.builds(
 
 @given(st.lists(entries, max_size=20))
 def test_any_field_entries_decode(raw: list[bytes]) -> None:
-    for entry in decode_fields(b"".join(raw)).values():
+    decoded = decode_fields(b"".join(raw))
+    assert len(decoded) == len(raw)
+    for entry in decoded:
         assert isinstance(entry, list)
         assert (entry[1] is None) == (entry[0] != 0)
 
@@ -127,10 +135,10 @@ def test_a_field_is_read_by_its_own_type() -> None:
         (6, struct.pack("<H", 9)): 9,
     }
     for (kind, packed), value in cases.items():
-        assert decode_fields(entry(kind, packed)) == {1: [0, value]}
-    assert decode_fields(entry(7, b"")) == {1: [UNTOUCHED, None]}
-    assert decode_fields(entry(0, bytes(8), timestamp=0)) == {1: [UNTOUCHED, None]}
-    assert decode_fields(entry(3, bytes(8), code=3)) == {1: [3, None]}
+        assert decode_fields(entry(kind, packed)) == [[0, value]]
+    assert decode_fields(entry(7, b"")) == [[UNTOUCHED, None]]
+    assert decode_fields(entry(0, bytes(8), timestamp=0)) == [[UNTOUCHED, None]]
+    assert decode_fields(entry(3, bytes(8), code=3)) == [[3, None]]
 
 
 def test_each_call_has_one_breadcrumb() -> None:

@@ -32,10 +32,14 @@ from gpufleet.readers.nvml.worker import Outlet, Worker, words_of
 UNKNOWN = 999
 
 
-def major_version(version: Any) -> int:
-    """Return the branch of a driver version such as `580.159.04`, or 0."""
-    major = str(version or "").partition(".")[0]
-    return int(major) if major.isdecimal() else 0
+def version_of(text: Any) -> tuple[int, ...]:
+    """Return the numbers of a driver version such as `580.159.04`, up to what is no number; empty for none."""
+    numbers: list[int] = []
+    for part in str(text or "").split("."):
+        if not part.isdecimal():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
 
 
 class Session:
@@ -58,8 +62,10 @@ class Session:
         """Shut NVML down, unless somebody is inside it."""
         if self._nvml is None or self._working or any(worker.busy for worker in self._workers):
             return
-        self._mark(calls.SHUTDOWN)
         with contextlib.suppress(self._nvml.NVMLError):
+            for worker in self._workers:
+                worker.end()
+            self._mark(calls.SHUTDOWN)
             self._nvml.nvmlShutdown()
 
     def _run(self) -> None:
@@ -118,7 +124,7 @@ class Session:
         return ""
 
     def _dispatch(self, request: Request, count: int) -> None:
-        driver = major_version(self._versions[0].value)
+        driver = version_of(self._versions[0].value)
         for index in range(len(self._workers), count):
             self._workers.append(Worker(self._nvml, index, driver, self._crumbs, self._outlet))
         for index, worker in enumerate(self._workers[:count]):

@@ -4,7 +4,47 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 NOT_SUPPORTED, FUNCTION_NOT_FOUND, DEPRECATED, INVALID_ARGUMENT, INSUFFICIENT_SIZE = 3, 13, 26, 2, 7
-VERSION_MISMATCH = 25
+VERSION_MISMATCH, NOT_FOUND, TIMEOUT, NO_DATA = 25, 6, 10, 21
+UNINITIALIZED, DRIVER_NOT_LOADED, GPU_IS_LOST, RESET_REQUIRED, MISMATCH, GPU_NOT_FOUND = 1, 9, 15, 16, 18, 28
+
+ENDS_DEVICE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, GPU_IS_LOST, RESET_REQUIRED, MISMATCH, GPU_NOT_FOUND})
+"""Codes after which nothing more is asked of a device in this pass."""
+
+LASTING = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, DEPRECATED, VERSION_MISMATCH})
+"""Codes that stay true until the device is attached again: the call is not repeated."""
+
+
+class DeviceEndedError(Exception):
+    """The pass over this device is over; carries the code and the number of the call."""
+
+    def __init__(self, code: int, asked: int) -> None:
+        self.code = code
+        self.asked = asked
+        super().__init__(code)
+
+
+class Memory:
+    """What the calls of one device keep between rounds, by name; forgotten when it is attached again.
+
+    A value that holds something of the driver's has a method `close`.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Any] = {}
+
+    def keep(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return what is kept under a name; the first time, make it."""
+        if name not in self._kept:
+            self._kept[name] = make()
+        return self._kept[name]
+
+    def forget(self) -> None:
+        """Give everything up."""
+        kept, self._kept = self._kept, {}
+        for value in kept.values():
+            close = getattr(value, "close", None)
+            if close is not None:
+                close()
 
 
 class Context(NamedTuple):
@@ -12,21 +52,33 @@ class Context(NamedTuple):
 
     Attributes:
         nvml: the binding, the module `pynvml`, initialised.
-        handle: of the device.
-        driver: major number of the driver's version, or 0 if it is not known.
+        handle: of the device, or of the instance that is asked about.
+        driver: the driver's version as numbers, such as (580, 159, 4); empty if it is not known.
         mark: leaves the breadcrumb of a further function that a call is about to enter.
+        memory: what calls of this device keep between rounds.
     """
 
     nvml: Any
     handle: Any
-    driver: int
+    driver: tuple[int, ...]
     mark: Callable[[str], None]
+    memory: Memory
 
 
 def raw_function(context: Context, name: str) -> Callable[..., int]:
-    """Return the library's own function, for what the binding gets wrong."""
+    """Return the library's own function, for what the binding gets wrong.
+
+    Raises:
+        NVMLError: FUNCTION_NOT_FOUND if the library has none of that name.
+    """
     try:
         function: Callable[..., int] = getattr(context.nvml.nvmlLib, name)
     except AttributeError:
         raise context.nvml.NVMLError(FUNCTION_NOT_FOUND) from None
     return function
+
+
+def check(context: Context, code: int) -> None:
+    """Raise NVMLError unless the code is success."""
+    if code:
+        raise context.nvml.NVMLError(code)

@@ -62,6 +62,7 @@ REASONS = {
     28: Reason.NO_SUPPORTED_GPU,
     protocol.UNTOUCHED: Reason.NOT_REPORTED,
     protocol.NOT_OFFERED: Reason.NOT_IN_DRIVER,
+    protocol.UNPROVEN: Reason.NOT_COLLECTED,
 }
 """Code to reason; every other code is `driver_error` with its name as detail."""
 
@@ -71,6 +72,8 @@ SENTINELS = {32: 0xFFFF_FFFF, 64: 0xFFFF_FFFF_FFFF_FFFF}
 
 def absence_of(code: int, call: str, value: protocol.Value = None) -> Absent:
     """Return why a call that ended with this code gives nothing; the detail names the call."""
+    if code == protocol.UNPROVEN:
+        return Absent(REASONS[code], f"{call}: its number in this driver version is not proven")
     if code in REASONS:
         return Absent(REASONS[code], call)
     if code == protocol.DEFECT:
@@ -92,8 +95,8 @@ def part_of(answer: Answer, part: int | None) -> Answer:
     return Answer(protocol.UNTOUCHED, None, answer.asked)
 
 
-def field_of(answer: Answer, position: int) -> Answer:
-    """Return one entry of a batch of field values as an answer of its own."""
+def entry_of(answer: Answer, position: int) -> Answer:
+    """Return one [code, value] of an answer that has several, as an answer of its own."""
     entry = part_of(answer, position)
     if entry.code or not isinstance(entry.value, list) or len(entry.value) != 2:
         return entry

@@ -19,6 +19,15 @@ NOT_OFFERED = -2
 DEFECT = -3
 """Pseudo return code: asking raised something that is no NVML error; the value is the exception's name."""
 
+UNPROVEN = -4
+"""Pseudo return code: the field has another id in some drivers around this version, so it was not asked."""
+
+NOT_ASKED = -5
+"""Pseudo return code: the device is not in the role that the call is about."""
+
+LASTING_ENTRIES = frozenset({2, 3, 13, 26})
+"""Codes of one entry of many that stay true until the device is attached again; it is not asked again."""
+
 SESSION_SLOT = 0
 """Breadcrumb of the session; GPU i has slot i + 1."""
 
@@ -86,6 +95,24 @@ class AttachedRecord(msgspec.Struct, array_like=True, frozen=True, tag="attached
     pci: str
 
 
+class InstanceRecord(msgspec.Struct, array_like=True, frozen=True):
+    """The answers of one part of a GPU: a MIG device, or a vGPU instance.
+
+    Attributes:
+        kind: key of `calls.INSTANCE_CALLS`.
+        identity: what names it, by the name of the part.
+        code: 0, or the code that ended asking about it.
+        asked: index in `calls.LABELS` of the call that ended it.
+        answers: one a call of the kind and lane, in the order of `calls.INSTANCE_CALLS`; empty if `code` is not 0.
+    """
+
+    kind: str
+    identity: dict[str, Answer]
+    code: int = 0
+    asked: int = 0
+    answers: tuple[Answer, ...] = ()
+
+
 class DeviceRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
     """One GPU's answers.
 
@@ -97,6 +124,9 @@ class DeviceRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
         asked: index in `calls.LABELS` of the call that ended it.
         mig, virtualization: modes as they are in this pass.
         answers: one a call of the lane, in the order of `calls.CALLS[lane]`; empty if `code` is not 0.
+        found: kind of instance to how many of them there are, or why that cannot be told; only kinds that were
+            looked for.
+        instances: the parts that the GPU is cut or shared into.
     """
 
     round: int
@@ -108,6 +138,8 @@ class DeviceRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
     mig: Answer = Answer(0)
     virtualization: Answer = Answer(0)
     answers: tuple[Answer, ...] = ()
+    found: dict[str, Answer] = {}
+    instances: tuple[InstanceRecord, ...] = ()
 
 
 class BusyRecord(msgspec.Struct, array_like=True, frozen=True, tag="busy"):

@@ -9,35 +9,34 @@ import time
 from typing import Any
 
 from gpufleet.readers.nvml import calls
-from gpufleet.readers.nvml.calls import CALLS, MIG_MODE, NUMBERS, VIRTUALIZATION_MODE, Call
-from gpufleet.readers.nvml.context import DEPRECATED, FUNCTION_NOT_FOUND, NOT_SUPPORTED, VERSION_MISMATCH, Context
+from gpufleet.readers.nvml.calls import CALLS, FINDERS, INSTANCE_CALLS, MIG_MODE, NUMBERS, VIRTUALIZATION_MODE, Call
+from gpufleet.readers.nvml.calls.call import MIG_PARENT, VGPU_GUEST, VGPU_HOST, Found
+from gpufleet.readers.nvml.context import (
+    ENDS_DEVICE,
+    FUNCTION_NOT_FOUND,
+    LASTING,
+    Context,
+    DeviceEndedError,
+    Memory,
+)
 from gpufleet.readers.nvml.protocol import (
     DEFECT,
+    NOT_ASKED,
     Answer,
     AttachedRecord,
     DeviceRecord,
+    InstanceRecord,
     Record,
     Request,
     encode_frame,
 )
 
-UNINITIALIZED, DRIVER_NOT_LOADED, GPU_IS_LOST, RESET_REQUIRED, MISMATCH, GPU_NOT_FOUND = 1, 9, 15, 16, 18, 28
 LIBRARY_NOT_FOUND = 12
 
-ENDS_DEVICE = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, GPU_IS_LOST, RESET_REQUIRED, MISMATCH, GPU_NOT_FOUND})
-"""Codes after which nothing more is asked of a device in this pass."""
+_ROLES = {2: VGPU_GUEST, 3: VGPU_HOST}
+"""nvmlGpuVirtualizationMode_t to the role of a GPU."""
 
-LASTING = frozenset({NOT_SUPPORTED, FUNCTION_NOT_FOUND, DEPRECATED, VERSION_MISMATCH})
-"""Codes that stay true until the device is attached again: the call is not repeated."""
-
-
-class DeviceEndedError(Exception):
-    """The pass over this device is over; carries the code and the number of the call."""
-
-    def __init__(self, code: int, asked: int) -> None:
-        self.code = code
-        self.asked = asked
-        super().__init__(code)
+_NOT_ASKED = Answer(NOT_ASKED)
 
 
 class Outlet:
@@ -74,13 +73,14 @@ def words_of(nvml: Any, code: int) -> str:
 class Worker:
     """One GPU: its thread, its handle, and what this driver does not offer for it."""
 
-    def __init__(self, nvml: Any, index: int, driver: int, crumbs: memoryview, outlet: Outlet) -> None:
+    def __init__(self, nvml: Any, index: int, driver: tuple[int, ...], crumbs: memoryview, outlet: Outlet) -> None:
         self._nvml, self._index, self._driver, self._outlet = nvml, index, driver, outlet
         self._crumbs, self._slot = crumbs, index + 1
-        self._handle: Any = None
+        self._memory = Memory()
+        self._device: Context | None = None
         self._mig: Answer | None = None
         self._virtualization = Answer(0)
-        self._lasting: dict[str, Answer] = {}
+        self._lasting: dict[tuple[str, str], Answer] = {}  # by name of the instance, empty for the GPU, and call
         self._rounds: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self.busy = False
         threading.Thread(target=self._run, name=f"gpu-{index}", daemon=True).start()
@@ -90,13 +90,17 @@ class Worker:
         self.busy = True
         self._rounds.put(request)
 
+    def end(self) -> None:
+        """Give back what is held of the driver's; only while not `busy`, after the last round."""
+        self._memory.forget()
+
     def _run(self) -> None:
         while True:
             request = self._rounds.get()
             try:
                 record = self._round(request)
             except DeviceEndedError as end:
-                self._handle = None
+                self._device = None
                 words = words_of(self._nvml, end.code)
                 record = DeviceRecord(request.round, self._index, time.time_ns(), end.code, words, end.asked)
             self._mark(calls.NOTHING)
@@ -104,26 +108,68 @@ class Worker:
             self._outlet.put(record)
 
     def _round(self, request: Request) -> DeviceRecord:
-        if self._handle is None or request.lane == "static":
-            self._attach()
-        mig = self._ask(MIG_MODE)
+        if self._device is None or request.lane == "static":
+            self._device = self._attach()
+        device = self._device
+        mig = self._ask(MIG_MODE, device)
         if self._mig is not None and mig != self._mig:
-            self._lasting.clear()
+            self._forget()
         self._mig = mig
-        answers = tuple([self._ask(call) for call in CALLS[request.lane]])
-        now = time.time_ns()
-        return DeviceRecord(request.round, self._index, now, 0, "", 0, mig, self._virtualization, answers)
+        roles = self._roles(mig)
+        lane = request.lane
+        answers = tuple(
+            [self._ask(call, device) if not call.role or call.role in roles else _NOT_ASKED for call in CALLS[lane]]
+        )
+        found, instances = self._instances(device, lane, roles) if roles else ({}, ())
+        now, modes = time.time_ns(), (mig, self._virtualization)
+        return DeviceRecord(request.round, self._index, now, 0, "", 0, *modes, answers, found, instances)
 
-    def _attach(self) -> None:
+    def _attach(self) -> Context:
         """Take a fresh handle, and say which device stands behind the index."""
         nvml = self._nvml
-        self._handle = self._identify(calls.HANDLE, lambda: nvml.nvmlDeviceGetHandleByIndex(self._index), must=True)
-        pci = self._identify(calls.PCI_INFO, lambda: nvml.nvmlDeviceGetPciInfo_v3(self._handle).busId)
-        uuid = self._identify(calls.UUID, lambda: nvml.nvmlDeviceGetUUID(self._handle))
+        handle = self._identify(calls.HANDLE, lambda: nvml.nvmlDeviceGetHandleByIndex(self._index), must=True)
+        pci = self._identify(calls.PCI_INFO, lambda: nvml.nvmlDeviceGetPciInfo_v3(handle).busId)
+        uuid = self._identify(calls.UUID, lambda: nvml.nvmlDeviceGetUUID(handle))
         self._outlet.put(AttachedRecord(self._index, _text(uuid), _text(pci)))
-        self._lasting.clear()
+        self._forget()
         self._mig = None
-        self._virtualization = self._ask(VIRTUALIZATION_MODE)
+        device = Context(nvml, handle, self._driver, self._mark, self._memory)
+        self._virtualization = self._ask(VIRTUALIZATION_MODE, device)
+        return device
+
+    def _forget(self) -> None:
+        self._lasting.clear()
+        self._memory.forget()
+
+    def _roles(self, mig: Answer) -> tuple[str, ...]:
+        mode = self._virtualization.value
+        role = _ROLES.get(mode) if isinstance(mode, int) else None
+        parent = isinstance(mig.value, list) and mig.value[0] == 1
+        return (*((MIG_PARENT,) if parent else ()), *((role,) if role else ()))
+
+    def _instances(
+        self, device: Context, lane: str, roles: tuple[str, ...]
+    ) -> tuple[dict[str, Answer], tuple[InstanceRecord, ...]]:
+        counts: dict[str, Answer] = {}
+        records: list[InstanceRecord] = []
+        for kind, (role, find) in FINDERS.items():
+            if role not in roles:
+                continue
+            try:
+                found = find(device)
+            except self._nvml.NVMLError as error:
+                counts[kind] = self._failed(error.value)
+            except Exception as error:  # noqa: BLE001 - as in _ask
+                counts[kind] = Answer(DEFECT, type(error).__name__, self._crumbs[self._slot])
+            else:
+                counts[kind] = Answer(0, len(found), self._crumbs[self._slot])
+                records += [self._instance(device, lane, kind, one) for one in found]
+        return counts, tuple(records)
+
+    def _instance(self, device: Context, lane: str, kind: str, found: Found) -> InstanceRecord:
+        context = device._replace(handle=found.handle)
+        answers = tuple([self._ask(call, context, found.name) for call in INSTANCE_CALLS[kind][lane]])
+        return InstanceRecord(kind, found.identity, answers=answers)
 
     def _identify(self, label: str, ask: Any, *, must: bool = False) -> Any:
         self._mark(label)
@@ -136,27 +182,31 @@ class Worker:
             pass  # an identity that is no text is none
         return None
 
-    def _ask(self, call: Call) -> Answer:
-        known = self._lasting.get(call.key)
+    def _ask(self, call: Call, context: Context, instance: str = "") -> Answer:
+        known = self._lasting.get((instance, call.key))
         if known is not None:
             return known
-        context = Context(self._nvml, self._handle, self._driver, self._mark)
         answer = Answer(FUNCTION_NOT_FOUND)
         for function in call.functions:
-            self._mark(function.label)
-            asked = NUMBERS[function.label]
+            number = NUMBERS[function.label]
+            self._crumbs[self._slot] = number
             try:
-                return Answer(0, function.ask(context), asked)
+                return Answer(0, function.ask(context), number)
             except self._nvml.NVMLError as error:
-                answer = Answer(error.value, None, asked)
+                answer = self._failed(error.value) if call.inner else self._failed(error.value, number)
             except Exception as error:  # noqa: BLE001 - a defect in one call must not look like a hung driver
-                return Answer(DEFECT, type(error).__name__, asked)
-            if answer.code in ENDS_DEVICE:
-                raise DeviceEndedError(answer.code, asked)
+                return Answer(DEFECT, type(error).__name__, number)
             if answer.code not in LASTING:
                 return answer
-        self._lasting[call.key] = answer
+        self._lasting[instance, call.key] = answer
         return answer
+
+    def _failed(self, code: int, number: int | None = None) -> Answer:
+        """Return the answer of a call that failed: the one that was entered last, unless told."""
+        asked = self._crumbs[self._slot] if number is None else number
+        if code in ENDS_DEVICE:
+            raise DeviceEndedError(code, asked)
+        return Answer(code, None, asked)
 
     def _mark(self, label: str) -> None:
         self._crumbs[self._slot] = NUMBERS[label]

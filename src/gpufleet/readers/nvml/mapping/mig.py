@@ -1,0 +1,5 @@
+"""MIG devices."""
+
+from gpufleet.readers.nvml.mapping.row import Row
+
+ROWS: tuple[Row, ...] = ()

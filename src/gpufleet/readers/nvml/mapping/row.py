@@ -1,0 +1,134 @@
+"""What a row of the mapping says, and how it is read."""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Metric, Role, ValueType
+from gpufleet.model.reading import Value
+from gpufleet.readers.nvml import protocol
+from gpufleet.readers.nvml.calls import FIELDS
+from gpufleet.readers.nvml.calls.fields import FIELD_VALUES
+from gpufleet.readers.nvml.context import NOT_SUPPORTED
+from gpufleet.readers.nvml.parse import absence_of, check, entry_of, is_sentinel, label_of, part_of, state_of
+from gpufleet.readers.nvml.protocol import Answer
+
+Convert = Callable[[protocol.Value], Value | None]
+"""Turns a raw value into the catalogue's unit; None where the raw value says nothing."""
+
+
+class Row(NamedTuple):
+    """Where one reading comes from.
+
+    Attributes:
+        metric: catalogue name.
+        call: key in `calls.CALLS`.
+        convert: to the catalogue's unit; None for a numbered state.
+        part: which of several values of the call.
+        entry: which of several entries of the call, or of the part, where each has a code of its own.
+        every: there is a reading for each entry, labelled with its position.
+        labels: values of the catalogue row's dimensions, except the position's.
+        inner: the function that the entries come from, where it is not the one that the call is named after.
+        field: id to show of an entry that is a field value.
+        bits: width of NVML's result; its all-ones mean "no value". 0 where every bit pattern is a value.
+    """
+
+    metric: str
+    call: str
+    convert: Convert | None
+    part: int | None = None
+    entry: int | None = None
+    every: bool = False
+    labels: tuple[str, ...] = ()
+    inner: str = ""
+    field: int | None = None
+    bits: int = 32
+
+
+class Modes(NamedTuple):
+    """What changes the meaning of "not supported", and what is told of a device at all."""
+
+    mig: bool = False
+    guest: bool = False
+    roles: frozenset[Role] = frozenset()
+
+
+NO_MODES = Modes()
+
+_FIELDS = {
+    one.name: (position, next(id_ for _, id_ in one.ids if id_ is not None))
+    for fields in FIELDS.values()
+    for position, one in enumerate(fields)
+}
+
+
+def field_row(metric: str, name: str, convert: Convert | None, *, labels: tuple[str, ...] = (), bits: int = 32) -> Row:
+    """Return a row of a field value, by the field's name."""
+    position, id_ = _FIELDS[name]
+    return Row(metric, FIELD_VALUES, convert, entry=position, labels=labels, field=id_, bits=bits)
+
+
+def read(row: Row, metric: Metric, answer: Answer, modes: Modes) -> Value | Absent:
+    """Return one reading from its call's answer."""
+    if modes.mig and by_nature(metric, Reason.NOT_IN_MIG_MODE):
+        return Absent(Reason.NOT_IN_MIG_MODE)
+    if row.part is not None:
+        answer = part_of(answer, row.part)
+    call = f"FI {row.field}" if row.field is not None else label_of(answer.asked)
+    if row.entry is not None and not answer.code:
+        answer = entry_of(answer, row.entry)
+        call = row.inner or call
+    return _value(row, metric, answer, call, modes)
+
+
+def read_every(
+    row: Row, metric: Metric, answer: Answer, modes: Modes
+) -> Iterator[tuple[tuple[str, ...], Value | Absent]]:
+    """Return labels and reading of each entry; where there is none, or why, it is told once, of the first."""
+    by_mode = modes.mig and by_nature(metric, Reason.NOT_IN_MIG_MODE)
+    if row.part is not None:
+        answer = part_of(answer, row.part)
+    if by_mode:
+        yield ("0", *row.labels), Absent(Reason.NOT_IN_MIG_MODE)
+    elif answer.code or not isinstance(answer.value, list) or not answer.value:
+        missing = answer if answer.code else Answer(NOT_SUPPORTED, None, answer.asked)
+        yield ("0", *row.labels), why_absent(metric, missing, label_of(answer.asked), modes)
+    else:
+        call = row.inner or label_of(answer.asked)
+        for position in range(len(answer.value)):
+            yield (str(position), *row.labels), _value(row, metric, entry_of(answer, position), call, modes)
+
+
+def state(metric: Metric, answer: Answer, modes: Modes) -> Value | Absent:
+    """Return the name of a numbered state that an answer gives."""
+    call = label_of(answer.asked)
+    return why_absent(metric, answer, call, modes) if answer.code else state_of(metric, answer.value, call)
+
+
+def why_absent(metric: Metric, answer: Answer, call: str, modes: Modes) -> Absent:
+    """Return why an answer that failed gives no reading."""
+    why = absence_of(answer.code, call, answer.value)
+    if why.reason is Reason.NOT_SUPPORTED and modes.guest and by_nature(metric, Reason.NOT_IN_GUEST):
+        return Absent(Reason.NOT_IN_GUEST, call)
+    return why
+
+
+def by_nature(metric: Metric, reason: Reason) -> bool:
+    """Tell whether the catalogue says that a metric can be absent for this reason."""
+    return any(case.reason is reason for case in metric.absent_when)
+
+
+def _value(row: Row, metric: Metric, answer: Answer, call: str, modes: Modes) -> Value | Absent:
+    if answer.code:
+        return why_absent(metric, answer, call, modes)
+    if is_sentinel(answer.value, row.bits):
+        return Absent(Reason.INVALID_VALUE, call)
+    if row.convert is None:
+        return state_of(metric, answer.value, call)
+    try:
+        value = row.convert(answer.value)
+    except (TypeError, ValueError):
+        return Absent(Reason.INVALID_VALUE, call)
+    if value is None:
+        return Absent(Reason.NO_DATA if metric.type is ValueType.TEXT else Reason.NOT_SUPPORTED, call)
+    return check(metric, value, call)

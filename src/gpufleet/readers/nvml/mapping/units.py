@@ -1,0 +1,50 @@
+"""From the driver's units to the catalogue's: the only place that knows NVML's."""
+
+from gpufleet.model.reading import Value
+from gpufleet.readers.nvml import protocol
+
+
+def number(value: protocol.Value) -> int | float:
+    """Return a number as it is.
+
+    Raises:
+        TypeError: if it is none.
+    """
+    if isinstance(value, int | float):
+        return value
+    raise TypeError(f"the driver's answer is no number but {type(value).__name__}")
+
+
+def same(value: protocol.Value) -> Value:
+    """Return a whole number."""
+    return int(number(value))
+
+
+def degrees(value: protocol.Value) -> Value:
+    """Return degrees Celsius."""
+    return float(number(value))
+
+
+def sensor_degrees(value: protocol.Value) -> Value | None:
+    """Return degrees Celsius. A board without the sensor answers 0 (seen on boards without HBM): none."""
+    return float(number(value)) or None
+
+
+def percent(value: protocol.Value) -> Value:
+    """Return a ratio."""
+    return number(value) / 100
+
+
+def milli(value: protocol.Value) -> Value:
+    """Return watts, or joules, from thousandths."""
+    return number(value) / 1000
+
+
+def mega(value: protocol.Value) -> Value:
+    """Return hertz, or bytes a second, from millions."""
+    return int(number(value)) * 1_000_000
+
+
+def text(value: protocol.Value) -> Value | None:
+    """Return a text without blanks around it, or None."""
+    return (str(value).strip() or None) if isinstance(value, str | int) else None

@@ -1,0 +1,5 @@
+"""vGPU instances."""
+
+from gpufleet.readers.nvml.mapping.row import Row
+
+ROWS: tuple[Row, ...] = ()

@@ -1,0 +1,2 @@
+/* Events of devices and of the system. */
+#include "fake.h"

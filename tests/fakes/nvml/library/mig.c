@@ -1,0 +1,2 @@
+/* MIG devices. */
+#include "fake.h"

@@ -1,0 +1,2 @@
+/* NVLink, the fabric, and the chip-to-chip link. */
+#include "fake.h"
