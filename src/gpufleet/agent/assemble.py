@@ -9,6 +9,7 @@ from gpufleet.agent.state import Kept, State
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Lane
+from gpufleet.model.instances import device_name
 from gpufleet.model.reading import DimReading, Reading, Sample, precedence
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderStatus
@@ -37,7 +38,8 @@ def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str
         _pci_device(view, absent, state.inventory.at if state.inventory else now_ns)
         for view, absent in pci_only(state, shown, now)
     ]
-    devices.sort(key=_display_order)
+    by_key = {device.key: device for device in devices}
+    devices.sort(key=lambda device: _display_order(device, by_key.get(device.parent or "")))
     machine = state.machine_samples()
     newest = max(_measured_instants(state), default=now_ns)
     return Snapshot(
@@ -62,7 +64,6 @@ def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str
 def _device(key: str, kept: Mapping[Source, Kept], state: State, now: float) -> Device:
     view = _view(kept)
     readings = _merge(kept, state, now)
-    name = readings.get("gpu_name")
     return Device(
         key=key,
         kind=view.kind,
@@ -72,7 +73,7 @@ def _device(key: str, kept: Mapping[Source, Kept], state: State, now: float) -> 
         instance=view.instance,
         parent=view.parent,
         index=view.index,
-        name=str(name.value) if name is not None and name.value is not None else None,
+        name=device_name(readings),
         readings=readings,
         dimensions=_merge_dimensions(kept, state, now),
     )
@@ -178,8 +179,11 @@ def _stamp(
     return to_datetime(sample.measured_at), sample.view.side if sample.view else "", stale
 
 
-def _display_order(device: Device) -> tuple[bool, int, str, str]:
-    return (device.index is None, device.index or 0, device.pci_address or "", device.key)
+def _display_order(device: Device, parent: Device | None) -> tuple[object, ...]:
+    """Sort key: GPUs by the driver's number, and each one's instances after it by theirs."""
+    top = parent or device
+    numbers = [int(number) for number in (device.instance or "").split("/") if number.isdecimal()]
+    return top.index is None, top.index or 0, top.pci_address or "", top.key, device is not top, numbers, device.key
 
 
 def _measured_instants(state: State) -> Iterable[int]:

@@ -7,6 +7,7 @@ import msgspec
 from gpufleet.agent.outcome import Outcome
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.instances import is_gone
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.round import Round
@@ -59,6 +60,7 @@ class State:
         self._failures[status.reader] = outcome.failure
         if outcome.round is not None:
             self._keep(outcome, outcome.round)
+            self._forget_gone_instances()
             if outcome.failure is None and not outcome.round.errors:
                 self._forget_the_gone(status.reader, status.lane, outcome.round)
 
@@ -111,6 +113,14 @@ class State:
             if not of_view:
                 self._kept.pop(key, None)
         self._members[reader, lane] = members
+
+    def _forget_gone_instances(self) -> None:
+        """Forget instances that a newer pass over their GPU did not list, also where part of the pass failed."""
+        ended = {key: {source: one.ended for source, one in kept.items()} for key, kept in self._kept.items()}
+        parents = {key: next(iter(kept.values())).sample.view for key, kept in self._kept.items()}
+        for key, view in parents.items():
+            if view is not None and view.parent in ended and is_gone(ended[key], ended[view.parent]):
+                del self._kept[key]
 
     def _named(self, machine: Machine) -> Machine:
         return msgspec.structs.replace(machine, name=self._name) if self._name else machine

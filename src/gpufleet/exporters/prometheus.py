@@ -3,7 +3,8 @@
 Every metric of the catalogue is `gpufleet_` and its name. A reading without a value has no series;
 `gpufleet_reading_absent` says which those are, and why. A state has one series for each of its names, 1 for the
 one it is in and 0 for the others. Texts that seldom change are labels of `gpufleet_gpu_info` and
-`gpufleet_host_info`, which are always 1.
+`gpufleet_host_info`, which are always 1. Series of a MIG device or vGPU instance also carry the UUID of its GPU (`gpu`)
+and which part of it they are about.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,12 +14,32 @@ from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
 from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Device, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderState
+from gpufleet.model.view import ViewKind
 
 PREFIX = "gpufleet_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_JOINED_ELSEWHERE = {"gpu_name", "gpu_pci_address"}
+_JOINED_ELSEWHERE = {
+    "gpu_name",
+    "gpu_pci_address",
+    "mig_profile",
+    "mig_gpu_instance",
+    "mig_compute_instance",
+    "vgpu_type",
+    "vgpu_vm_id",
+}
 """Info texts that every series of a device already carries as labels."""
+
+
+_INSTANCE_LABELS = {
+    ViewKind.MIG: (
+        ("profile", "mig_profile"),
+        ("gpu_instance", "mig_gpu_instance"),
+        ("compute_instance", "mig_compute_instance"),
+    ),
+    ViewKind.VGPU: (("profile", "vgpu_type"), ("vm_id", "vgpu_vm_id")),
+}
+"""Labels of an instance, and the texts they show."""
 
 
 class PrometheusExporter:
@@ -66,8 +87,19 @@ def _device_labels(device: Device) -> dict[str, str]:
         "side": str(device.side),
         "name": device.name or "",
     }
+    if device.kind is not ViewKind.GPU:
+        labels |= _instance_labels(device)
     # Where no driver tells a UUID, only the instance tells two devices of one board apart.
     return labels if device.uuid or not device.instance else {**labels, "device_instance": device.instance}
+
+
+def _instance_labels(device: Device) -> dict[str, str]:
+    """Return what tells which GPU an instance is cut from, and which part of it that is."""
+    labels = {"gpu": (device.parent or "").removeprefix(f"{ViewKind.GPU}/")}
+    for label, metric in _INSTANCE_LABELS[device.kind]:
+        reading = device.readings.get(metric)
+        labels[label] = "" if reading is None or reading.value is None else str(reading.value)
+    return labels
 
 
 def _readings(

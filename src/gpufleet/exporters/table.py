@@ -95,7 +95,7 @@ def _gpus(snapshot: Snapshot) -> Table:
         state, good = _state(device)
         table.add_row(
             NOTHING if device.index is None else str(device.index),
-            device.name or (f"{device.kind} ({device.side})"),
+            _title(device),
             (device.uuid or device.instance or NOTHING)[:UUID_LETTERS],
             device.pci_address or NOTHING,
             _shown(readings, "gpu_utilization_ratio", percent_words),
@@ -107,8 +107,21 @@ def _gpus(snapshot: Snapshot) -> Table:
     return table
 
 
+def _title(device: Device) -> str:
+    """Return what to call the device; a part of a GPU is set off from it."""
+    name = device.name or f"{device.kind} ({device.side})"
+    if device.kind is ViewKind.GPU:
+        return name
+    _, mig, profile = name.rpartition(" MIG ")
+    return f"└ MIG {profile}" if mig else f"└ {name}"
+
+
 def _state(device: Device) -> tuple[str, bool]:
     """Return the device's state, or why its readings are absent, and whether that is good."""
+    if device.kind is not ViewKind.GPU and any(reading.value is not None for reading in device.readings.values()):
+        license_ = device.readings.get("vgpu_license_state")
+        bad = license_ is not None and str(license_.value).startswith("unlicensed")
+        return (str(license_.value), False) if license_ is not None and bad else ("ok", True)
     state = device.readings.get("gpu_state")
     asked = [state] if state is not None and state.absent is not None else []
     asked += [reading for reading in device.readings.values() if reading.absent is not None]

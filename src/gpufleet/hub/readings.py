@@ -8,7 +8,7 @@ from gpufleet.hub.freshness import Freshness
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.instances import is_gone
+from gpufleet.model.instances import device_name, is_gone
 from gpufleet.model.reading import DimReading, Reading, Value, precedence
 from gpufleet.model.stored import StoredSample
 from gpufleet.model.time import to_datetime
@@ -173,7 +173,6 @@ def _device(
     cluster: str, machine: str, view: View, samples: Sequence[StoredSample], freshness: Freshness
 ) -> AnswerDevice:
     readings = merge(samples, freshness)
-    name = readings.get("gpu_name")
     first = min(samples, key=lambda stored: precedence(stored.sample))
     return AnswerDevice(
         id=f"{cluster}/{machine}/{view.key}",
@@ -183,7 +182,7 @@ def _device(
         uuid=view.uuid,
         pci_address=view.pci_address,
         parent=view.parent,
-        name=str(name.value) if name is not None and name.value is not None else None,
+        name=device_name(readings),
         source=first.sample.provenance,
         readings=readings,
         dimensions=merge_dimensions(samples, freshness),

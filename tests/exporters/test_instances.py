@@ -1,0 +1,53 @@
+"""MIG devices and vGPU instances on every face of the snapshot."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpufleet.agent.assemble import assemble
+from gpufleet.exporters.csv import CsvExporter
+from gpufleet.exporters.prometheus import PrometheusExporter
+from gpufleet.exporters.table import TableExporter
+from gpufleet.model.snapshot import Snapshot
+from tests.support.cut_gpus import VM, cut_world, mig, vgpu
+from tests.support.passes import gpu
+
+
+def snapshot() -> Snapshot:
+    world = cut_world()
+    return assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={})
+
+
+def labels_of(metric: str) -> dict[str, dict[str, str]]:
+    """Return UUID to labels of a family's samples."""
+    page = PrometheusExporter().render(snapshot()).decode()
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    return {sample.labels["uuid"]: sample.labels for sample in families[metric].samples}
+
+
+def test_series_say_which_gpu_and_which_part_of_it_they_are_about() -> None:
+    labels = labels_of("gpufleet_gpu_memory_used_bytes")
+    assert len(labels) == 6
+    of_mig, of_vgpu, of_gpu = labels[f"MIG-{9:08x}"], labels[f"{3:08x}-vgpu"], labels[gpu(0).uuid or ""]
+    assert of_mig["gpu"] == gpu(0).uuid
+    assert (of_mig["profile"], of_mig["gpu_instance"], of_mig["compute_instance"]) == ("1g.18gb", "9", "0")
+    assert (of_vgpu["gpu"], of_vgpu["profile"], of_vgpu["vm_id"]) == (gpu(1).uuid, "NVIDIA L40S-12Q", VM)
+    assert not {"gpu", "profile", "vm_id"} & set(of_gpu)
+
+
+def test_the_parent_of_a_mig_device_has_no_utilisation_of_zero() -> None:
+    assert set(labels_of("gpufleet_gpu_utilization_ratio")) == {f"{3:08x}-vgpu", f"{20:08x}-vgpu"}
+
+
+def test_the_table_sets_parts_off_from_their_gpu() -> None:
+    lines = TableExporter(width=200).render(snapshot()).decode().splitlines()
+    rows = [line for line in lines if line.startswith(("0 ", "1 ", "– "))]
+    assert ["└" in row for row in rows] == [False, True, True, False, True, True]
+    assert "└ MIG 1g.18gb" in rows[1]
+    assert rows[1].rstrip().endswith("ok")
+    assert "└ NVIDIA L40S-12Q" in rows[5]
+    assert rows[5].rstrip().endswith("unlicensed_restricted")
+
+
+def test_csv_rows_are_named_by_the_key_of_the_part() -> None:
+    page = CsvExporter().render(snapshot()).decode()
+    assert f",{mig(9).key},host," in page
+    assert f",{vgpu(3).key},vgpu_host," in page
