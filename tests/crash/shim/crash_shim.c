@@ -1,0 +1,86 @@
+/* Preloaded into a process under test. What it does stands in a small file that the test writes and that is mapped
+ * here, so that a change reaches running processes at once:
+ *
+ *   the wall clock is moved (clock_gettime of CLOCK_REALTIME; the monotonic clock never), and
+ *   fsync and fdatasync of files below a folder take longer, or fail.
+ *
+ * Layout, native endian: int64 clock offset in ns; int64 delay of a sync in us; int64 errno of a sync or 0;
+ * char[488] the folder, ended by a zero. An engine that brings its own clock_gettime keeps the true time. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+struct control {
+    volatile int64_t clock_offset_ns;
+    volatile int64_t sync_delay_us;
+    volatile int64_t sync_errno;
+    char folder[488];
+};
+
+static struct control *control;
+static int (*real_clock_gettime)(clockid_t, struct timespec *);
+static int (*real_fsync)(int);
+static int (*real_fdatasync)(int);
+
+__attribute__((constructor)) static void begin(void) {
+    real_clock_gettime = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    real_fsync = (int (*)(int))dlsym(RTLD_NEXT, "fsync");
+    real_fdatasync = (int (*)(int))dlsym(RTLD_NEXT, "fdatasync");
+    const char *path = getenv("CRASH_CONTROL");
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) return;
+    void *mapped = mmap(NULL, sizeof(struct control), PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+    if (mapped != MAP_FAILED) control = mapped;
+}
+
+int clock_gettime(clockid_t id, struct timespec *at) {
+    if (!real_clock_gettime) begin();
+    int code = real_clock_gettime(id, at);
+    if (code == 0 && control && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) {
+        int64_t offset = control->clock_offset_ns;
+        int64_t ns = at->tv_nsec + offset % 1000000000;
+        at->tv_sec += offset / 1000000000;
+        if (ns < 0) { ns += 1000000000; at->tv_sec -= 1; }
+        if (ns >= 1000000000) { ns -= 1000000000; at->tv_sec += 1; }
+        at->tv_nsec = ns;
+    }
+    return code;
+}
+
+static int is_below(int fd) {
+    char link[64], path[512];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length <= 0) return 0;
+    path[length] = 0;
+    size_t folder = strnlen(control->folder, sizeof control->folder);
+    return strncmp(path, control->folder, folder) == 0;
+}
+
+/* 0 to go on, else the errno to fail with. */
+static int disturb(int fd) {
+    if (!control || (!control->sync_delay_us && !control->sync_errno) || !is_below(fd)) return 0;
+    if (control->sync_delay_us) usleep((useconds_t)control->sync_delay_us);
+    return (int)control->sync_errno;
+}
+
+int fsync(int fd) {
+    int wrong = disturb(fd);
+    if (wrong) { errno = wrong; return -1; }
+    return real_fsync(fd);
+}
+
+int fdatasync(int fd) {
+    int wrong = disturb(fd);
+    if (wrong) { errno = wrong; return -1; }
+    return real_fdatasync(fd);
+}
