@@ -19,6 +19,9 @@ class Disk(Protocol):
 
     folder: Path
 
+    def open(self) -> None:
+        """Make it."""
+
     def fill(self) -> None:
         """Leave no room."""
 
@@ -39,11 +42,16 @@ class Tmpfs:
     """A file system in memory. It is filled by making it as small as what is on it, so that filling costs none."""
 
     def __init__(self, folder: Path, size_bytes: int) -> None:
-        """Mount it. Raises CalledProcessError where that may not be done."""
+        """Take where it is to be, and its size."""
         self.folder = folder
         self._size = size_bytes
-        folder.mkdir(parents=True)
-        _run("mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=0700", "gpufleet-crash", str(folder))
+        self._mounted = False
+
+    def open(self) -> None:
+        """Mount it. Raises CalledProcessError where that may not be done."""
+        self.folder.mkdir(parents=True)
+        _run("mount", "-t", "tmpfs", "-o", f"size={self._size},mode=0700", "gpufleet-crash", str(self.folder))
+        self._mounted = True
 
     def fill(self) -> None:
         """Leave no room; what is written meanwhile may win a page or two of it."""
@@ -70,18 +78,23 @@ class Tmpfs:
 
     def close(self) -> None:
         """Unmount it, whoever still has files open."""
-        _run("umount", "-l", str(self.folder))
+        if self._mounted:
+            _run("umount", "-l", str(self.folder))
+        self._mounted = False
 
 
 class Limited:
     """A plain folder whose writers may not extend any file while it is full."""
 
     def __init__(self, folder: Path) -> None:
-        """Make it."""
+        """Take where it is to be."""
         self.folder = folder
         self._pids: set[int] = set()
         self._full = False
-        folder.mkdir(parents=True)
+
+    def open(self) -> None:
+        """Make the folder."""
+        self.folder.mkdir(parents=True)
 
     def fill(self) -> None:
         """Limit the running writers, and through `launcher` those to come."""
@@ -115,10 +128,12 @@ class Limited:
 def may_mount() -> bool:
     """Tell whether this process may mount a tmpfs."""
     with tempfile.TemporaryDirectory() as folder:
+        disk = Tmpfs(Path(folder, "disk"), MIB)
         try:
-            Tmpfs(Path(folder, "disk"), MIB).close()
+            disk.open()
         except (subprocess.CalledProcessError, FileNotFoundError):
             return False
+        disk.close()
     return True
 
 

@@ -165,6 +165,6 @@ async def _cancel_others() -> None:
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     sock: socket.socket | None = writer.get_extra_info("socket")
-    if sock is not None:
+    if sock is not None and sock.fileno() >= 0:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()

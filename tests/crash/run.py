@@ -50,6 +50,7 @@ class Run:
     def go(self, *, seconds: float, only: Sequence[str] = (), steps: int | None = None) -> Outcome:
         """Run for so long (and so many faults at most), then audit."""
         try:
+            self.site.open()
             self._start()
             deadline = time.monotonic() + seconds
             for step in schedule(choose(list(FAULTS), only), self._seed):

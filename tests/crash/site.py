@@ -70,7 +70,7 @@ class Site:
     """Where everything is."""
 
     def __init__(self, folder: Path, *, spool_bytes: int = 1 << 20) -> None:
-        """Make disks, links and daemons; nothing runs yet but the links."""
+        """Say what there is to be; nothing runs yet but the links."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.is_mounted = may_mount()
@@ -90,6 +90,11 @@ class Site:
         self.daemons = {"hub": self._hub(), "relay": self._relay()}
         for name, gpus in AGENTS.items():
             self.daemons[name] = self._agent(name, gpus, spool_bytes)
+
+    def open(self) -> None:
+        """Make the disks: now daemons can be started."""
+        for disk in self.disks.values():
+            disk.open()
 
     def url(self, daemon: str) -> str:
         """Return where a daemon answers, past the links."""
@@ -116,10 +121,14 @@ class Site:
 
     def keep_rows_apart(self) -> None:
         """Make the (stopped) store merge no parts of `samples`, so that each row that was written can be counted."""
-        settings = ", ".join(f"max_bytes_to_merge_at_{when}_space_in_pool = 1" for when in ("max", "min"))
-        self.query(
-            f"ALTER TABLE samples MODIFY SETTING {settings}, parts_to_delay_insert = 1000000, parts_to_throw_insert = 1000000"
-        )
+        limits = {
+            "max_bytes_to_merge_at_max_space_in_pool": 1,
+            "max_bytes_to_merge_at_min_space_in_pool": 1,
+            "parts_to_delay_insert": 1_000_000,
+            "parts_to_throw_insert": 1_000_000,
+        }
+        settings = ", ".join(f"{name} = {value}" for name, value in limits.items())
+        self.query(f"ALTER TABLE samples MODIFY SETTING {settings}")
 
     def query(self, *statements: str) -> list[list[list[Any]]]:
         """Run statements in the stopped hub's store, in a process of their own; return the SELECTs' columns."""

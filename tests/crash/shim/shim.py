@@ -10,7 +10,7 @@ from tests.support.compiler import compile_library
 
 SOURCE = Path(__file__).with_name("crash_shim.c")
 CACHE = Path(__file__).parents[3] / ".cache" / "crash-shim"
-_CONTROL = struct.Struct("=qqq488s")
+_CONTROL = struct.Struct("=qqqq480s")
 
 
 def build() -> Path:
@@ -48,10 +48,10 @@ class Shim:
         """Step the wall clock to so many seconds ahead of the true one."""
         struct.pack_into("=q", self._map, 0, int(offset_seconds * 1e9))
 
-    def disturb_syncs(self, folder: Path, *, delay_seconds: float = 0.0, error: int = 0) -> None:
-        """Make every fsync and fdatasync of files below the folder wait, and fail with `error` unless that is 0."""
-        struct.pack_into("=488s", self._map, 24, str(folder.resolve()).encode())
-        struct.pack_into("=qq", self._map, 8, int(delay_seconds * 1e6), error)
+    def disturb_syncs(self, folder: Path, *, delay_seconds: float = 0.0, error: int = 0, every: int = 1) -> None:
+        """Make each fsync and fdatasync of files below the folder wait, and every so manieth fail with `error`."""
+        struct.pack_into("=480s", self._map, 32, str(folder.resolve()).encode())
+        struct.pack_into("=qqq", self._map, 8, int(delay_seconds * 1e6), error, every)
 
     def leave_syncs(self) -> None:
         """Let syncs be."""
