@@ -77,12 +77,16 @@ def _full(disk: str, daemon: str, *, killed: bool = False) -> Begin:
     return fault
 
 
-def _syncs(disk: str, daemon: str, *, error: int = 0, every: int = 1, delay_seconds: float = 0.0) -> Begin:
+def _syncs(
+    disk: str, daemon: str, *, error: int = 0, every: tuple[int, int] = (1, 1), delay_seconds: float = 0.0
+) -> Begin:
     @contextmanager
-    def fault(site: Site, _: random.Random) -> Iterator[None]:
+    def fault(site: Site, chance: random.Random) -> Iterator[None]:
         victim = site.daemons[daemon]
         victim.may_end = victim.in_trouble = error != 0
-        victim.shim.disturb_syncs(site.disks[disk].folder, error=error, every=every, delay_seconds=delay_seconds)
+        victim.shim.disturb_syncs(
+            site.disks[disk].folder, error=error, every=chance.randint(*every), delay_seconds=delay_seconds
+        )
         try:
             yield
         finally:
@@ -156,9 +160,9 @@ def _all() -> Iterator[Fault]:
     yield Fault("disk full under store", _full("store", "hub"), (4, 10))
     yield Fault("disk full under store, hub killed", _full("store", "hub", killed=True), (4, 8))
     yield Fault("syncs fail under store", _syncs("store", "hub", error=errno.EIO), (3, 6))
-    yield Fault("some syncs fail under store", _syncs("store", "hub", error=errno.EIO, every=97), (8, 15))
-    yield Fault("some syncs fail under hub", _syncs("hub", "hub", error=errno.EIO, every=7), (4, 8))
-    yield Fault("some syncs fail under relay", _syncs("relay", "relay", error=errno.EIO, every=3), (4, 8))
+    yield Fault("some syncs fail under store", _syncs("store", "hub", error=errno.EIO, every=(30, 160)), (8, 15))
+    yield Fault("some syncs fail under hub", _syncs("hub", "hub", error=errno.EIO, every=(3, 12)), (4, 8))
+    yield Fault("some syncs fail under relay", _syncs("relay", "relay", error=errno.EIO, every=(2, 5)), (4, 8))
     yield Fault("slow store", _syncs("store", "hub", delay_seconds=0.05), (5, 10))
     yield Fault("slow log under hub", _syncs("hub", "hub", delay_seconds=0.3), (4, 8))
     yield Fault("store locked by another process", _locked_store, (3, 8))
