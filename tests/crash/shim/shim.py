@@ -19,7 +19,7 @@ def build() -> Path:
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_suffix(f".{os.getpid()}")
-        compile_library(SOURCE, fresh, soname=target.name, defines={})
+        compile_library([SOURCE], fresh, soname=target.name, defines={})
         fresh.replace(target)
     return target
 
