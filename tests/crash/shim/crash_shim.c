@@ -20,6 +20,9 @@
 #include <time.h>
 #include <unistd.h>
 
+/* What takes the place of the C library's. */
+#define SHOWN __attribute__((visibility("default")))
+
 struct control {
     volatile int64_t clock_offset_ns;
     volatile int64_t sync_delay_us;
@@ -47,7 +50,7 @@ __attribute__((constructor)) static void begin(void) {
     if (mapped != MAP_FAILED) control = mapped;
 }
 
-int clock_gettime(clockid_t id, struct timespec *at) {
+SHOWN int clock_gettime(clockid_t id, struct timespec *at) {
     if (!real_clock_gettime) begin();
     int code = real_clock_gettime(id, at);
     if (code == 0 && control && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) {
@@ -80,13 +83,13 @@ static int disturb(int fd) {
     return control->sync_every > 1 && number % control->sync_every ? 0 : (int)control->sync_errno;
 }
 
-int fsync(int fd) {
+SHOWN int fsync(int fd) {
     int wrong = disturb(fd);
     if (wrong) { errno = wrong; return -1; }
     return real_fsync(fd);
 }
 
-int fdatasync(int fd) {
+SHOWN int fdatasync(int fd) {
     int wrong = disturb(fd);
     if (wrong) { errno = wrong; return -1; }
     return real_fdatasync(fd);
@@ -122,7 +125,7 @@ static void redirect(const struct link_map *map) {
     }
 }
 
-void *dlopen(const char *path, int flags) {
+SHOWN void *dlopen(const char *path, int flags) {
     if (!real_dlopen) begin();
     void *handle = real_dlopen(path, flags);
     struct link_map *map = NULL;
