@@ -52,6 +52,14 @@ bench: setup ## Measure; figures and method in docs/performance.md
 soak: setup ## A fifteenth of the fleet goal for MINUTES (60), with queries beside it; fails if memory grows or a row is lost
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES)
 
+SEED ?=
+
+.PHONY: crash
+crash: MINUTES = 10
+crash: setup ## Kill, fill, cut, step clocks under load for MINUTES (10), then audit; SEED=N repeats a run
+	@$(BIN)/python tests/support/compiler.py
+	$(BIN)/python -m tests.crash --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
 .PHONY: setup
 setup: .venv/.ready ## Make .venv/ with everything; quick when nothing changed
 

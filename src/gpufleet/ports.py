@@ -216,7 +216,12 @@ class Store(Protocol):
         ...
 
     def write(self, accepted: Sequence[Accepted], token: str) -> None:
-        """Write all of it, durably, before returning; the same token again adds nothing."""
+        """Write all of it, durably, before returning; the same token again adds nothing.
+
+        Raises:
+            UnstorableError: if a batch does not fit as it is; nothing was written.
+            StoreError: if the store fails otherwise; any part may have been written.
+        """
         ...
 
     def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:

@@ -15,6 +15,8 @@ class MemoryStore:
     """Attributes:
     writes: every write that added something, as (token, batches).
     refuse: called with each batch of a write; what it raises is the store's answer.
+    down: it can do nothing.
+    dies_at_the_end: it writes all of it, and fails before it can say so.
     """
 
     def __init__(self) -> None:
@@ -22,6 +24,7 @@ class MemoryStore:
         self.tokens: list[str] = []
         self.refuse: Callable[[Accepted], None] = lambda _: None
         self.down = False
+        self.dies_at_the_end = False
         self.closed = False
         self._lock = threading.Lock()
 
@@ -36,6 +39,8 @@ class MemoryStore:
                 self.refuse(one)
             if token not in {known for known, _ in self.writes}:
                 self.writes.append((token, tuple(accepted)))
+            if self.dies_at_the_end:
+                raise StoreError("the disk is full")
 
     @property
     def seqs(self) -> list[int]:

@@ -1,3 +1,4 @@
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,8 +8,8 @@ import pytest
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.wal import WalRecord
-from gpufleet.hub.writer import ISOLATE_AFTER, Writer
-from gpufleet.model.errors import RegistryError, StoreError
+from gpufleet.hub.writer import ISOLATE_AFTER, STUCK_AFTER, Writer
+from gpufleet.model.errors import RegistryError, StoreError, UnstorableError
 from gpufleet.model.ledger import FlushIntent, SequenceKey
 from gpufleet.model.stored import Accepted
 from gpufleet.registry.sql import SqlRegistry
@@ -63,7 +64,7 @@ def records(*seqs: int) -> list[WalRecord]:
 def refuse(*bad: int) -> object:
     def check(accepted: Accepted) -> None:
         if accepted.batch.seq in bad:
-            raise StoreError(f"batch {accepted.batch.seq} is refused")
+            raise UnstorableError(f"batch {accepted.batch.seq} is refused")
 
     return check
 
@@ -221,6 +222,43 @@ def test_nothing_is_put_aside_while_the_store_is_down(hub: Hub) -> None:
     hub.store.down = False
     assert sorted(hub.writer.flush(records(*range(1, 20)))) == list(range(1, 20))
     assert sorted(hub.store.seqs) == list(range(1, 20))
+
+
+def test_a_store_that_fails_again_and_again_after_it_wrote_gets_nothing_twice(hub: Hub) -> None:
+    hub.store.dies_at_the_end = True
+    for attempt in range(STUCK_AFTER - 1):
+        with pytest.raises(StoreError):
+            hub.writer.flush(waiting(hub, 3 + attempt))
+        if attempt == STUCK_AFTER // 2:
+            hub.start()
+    hub.store.dies_at_the_end = False
+    assert sorted(hub.writer.flush(waiting(hub, 30))) == [1, 2, 3]
+    assert sorted(hub.writer.flush(records(*range(4, 31)))) == list(range(4, 31))
+    assert sorted(hub.store.seqs) == list(range(1, 31))
+
+
+def waiting(hub: Hub, newest: int) -> list[WalRecord]:
+    """Return what the flusher would give it of a log that grows."""
+    repeats = hub.writer.repeats
+    return records(*(range(1, newest + 1) if repeats is None or hub.writer.wants_company else repeats))
+
+
+def test_a_record_that_the_store_fails_at_is_found_in_the_end(hub: Hub) -> None:
+    """Not one that the store says is unfit: it just fails, as if it were down, whenever this record is in it."""
+
+    def fail(accepted: Accepted) -> None:
+        if accepted.batch.seq == 2:
+            raise StoreError("memory limit exceeded")
+
+    hub.store.refuse = fail
+    done: set[int] = set()
+    for attempt in range(4 * STUCK_AFTER):
+        with contextlib.suppress(StoreError):
+            done |= set(hub.writer.flush([one for one in waiting(hub, 3 + attempt) if one.seq not in done]))
+    assert {1, 2, 3} <= done
+    assert hub.counters.quarantined == {"write": 1}
+    assert hub.quarantined == [f"{WAL}-2.batch", f"{WAL}-2.json"]
+    assert sorted(hub.store.seqs) == sorted(done - {2})
 
 
 def test_bad_values_become_absences_and_are_counted(hub: Hub) -> None:

@@ -1,7 +1,9 @@
 """Real gpufleet processes on loopback."""
 
+import contextlib
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,11 +18,16 @@ from tests.support.waiting import wait_until
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nothing listened on a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a TCP port of 127.0.0.1 that nothing listened on a moment ago.
+
+    Not one of those that the kernel gives to outgoing connections (from 32768 on): a daemon that is killed and
+    started again would now and then find its own taken.
+    """
+    while True:
+        port = 15_000 + secrets.randbelow(15_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def get_json(url: str, timeout: float = 10) -> Any:

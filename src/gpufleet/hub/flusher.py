@@ -11,8 +11,11 @@ from gpufleet.ports import Clock
 
 LOG = logging.getLogger(__name__)
 
-MAX_PAUSE_SECONDS = 30.0
-"""The longest pause between attempts while the store cannot be written."""
+MAX_PAUSE_SECONDS = 5.0
+"""The longest pause between attempts while the store cannot be written: so long may it be back unnoticed."""
+
+TOLD_EVERY = 100
+"""The same words are logged again only after so many failures."""
 
 LAST_ATTEMPTS = 2
 """Failures in a row, while stopping, after which the rest is left in the log for the next start."""
@@ -51,15 +54,21 @@ class Flusher:
     async def run(self) -> None:
         """Flush until stopped. Trouble is counted, told and tried again: the log holds meanwhile."""
         loop = asyncio.get_running_loop()
+        told = ""
         while True:
             try:
                 more = await loop.run_in_executor(self._thread, self._flush_once)
+                if self.failures:
+                    LOG.info("flushing works again; %d batches waiting", self._wal.waiting_records)
                 self.failures = 0
+                told = ""
             except Exception as error:  # noqa: BLE001 - the loop's one catch point: whatever it is, the log holds
                 more = False
                 self.failures += 1
                 self._counters.flush_failures += 1
-                LOG.warning("flush failed (%d in a row), will try again: %s", self.failures, error)
+                if (words := str(error)) != told or self.failures % TOLD_EVERY == 0:
+                    LOG.warning("flush failed (%d in a row), will try again: %s", self.failures, words)
+                told = words
             if self._stop.is_set() and self._is_finished():
                 return
             if not more:
@@ -106,4 +115,6 @@ class Flusher:
             if not some:
                 break
             after = some[-1].seq
+        if self._writer.wants_company:
+            records += self._wal.read(after, max_records=self._max_records, max_bytes=self._max_bytes)
         return records

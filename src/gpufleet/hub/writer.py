@@ -22,7 +22,7 @@ from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.normalise import normalise
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.wal import WalRecord
-from gpufleet.model.errors import RegistryError
+from gpufleet.model.errors import RegistryError, UnstorableError
 from gpufleet.model.ledger import FlushIntent, Heard, SenderState, SequenceKey
 from gpufleet.model.stored import Accepted
 from gpufleet.model.wire import WireBatch
@@ -31,7 +31,13 @@ from gpufleet.ports import Registry, Store
 LOG = logging.getLogger(__name__)
 
 ISOLATE_AFTER = 2
-"""Failures in a row before records are written one by one, to find one that the store will not take."""
+"""Failures in a row before records are written one by one, to find one that does not fit the store."""
+
+STUCK_AFTER = 10
+"""The same where the store may have written a part: that is an outage, unless it goes on for as long as this.
+
+What is then written one by one, beside a part that was written, is doubled until the store collapses it.
+"""
 
 GIVE_UP_AFTER = 3
 """Records in a row that fail alone before the store is taken to be down rather than the records bad."""
@@ -85,22 +91,29 @@ class Writer:
             return None
         return range(min(self._intent.records), max(self._intent.records) + 1)
 
+    @property
+    def wants_company(self) -> bool:
+        """Whether it needs records beside those it repeats: whose fault it is shows in the others."""
+        return self._intent is not None and self._failures >= STUCK_AFTER
+
     def flush(self, records: Sequence[WalRecord]) -> list[int]:
         """Write the records, or as many of the first as may be unpacked at once; return those that are done with.
 
         Raises:
             StoreError, RegistryError: if it should be tried again with the same records.
         """
-        if self._intent is not None:
+        if self._intent is not None and not self.wants_company:
             records = [record for record in records if record.seq in self._intent.records]
         items, done = self._prepare(records, self._intent)
         if not items:
             self._intent = None
             return done
-        if self._failures >= ISOLATE_AFTER and len(items) > 1:
+        if self._intent is not None:
+            finished = self._repeat(items, self._intent)
+        elif self._failures >= ISOLATE_AFTER and len(items) > 1:
             finished = self._isolate(items)
         else:
-            finished = self._write_group(items)
+            finished = self._write_group(items, self._remember(items))
         self._intent = None
         self._failures = 0
         return [*done, *finished]
@@ -111,7 +124,8 @@ class Writer:
         seen: set[tuple[SequenceKey, int]] = set()
         cells = 0
         for record in records:
-            if cells > self._max_cells and intent is None:
+            repeated = intent.records.get(record.seq) if intent else None
+            if cells > self._max_cells and repeated is None:
                 break
             try:
                 batch = decode(record.body)
@@ -119,7 +133,7 @@ class Writer:
                 if self._flushed.holds(key, batch.seq) or (key, batch.seq) in seen:
                     done.append(record.seq)  # the log kept it twice, or it was written just before a crash
                     continue
-                ids = intent.records[record.seq] if intent else self._match(batch, self._spoken_at(record, key, batch))
+                ids = repeated or self._match(batch, self._spoken_at(record, key, batch))
                 items.append(self._item(record, key, batch, ids))
                 cells += items[-1].cells
                 seen.add((key, batch.seq))
@@ -166,15 +180,35 @@ class Writer:
         self._intent = intent
         return intent
 
-    def _write_group(self, items: Sequence[Item]) -> list[int]:
+    def _repeat(self, items: Sequence[Item], intent: FlushIntent) -> list[int]:
+        """Write what was begun; if that has failed for too long, go on to its records and their company one by one."""
         try:
-            self._write(items, self._intent or self._remember(items))
+            return self._write_group([item for item in items if item.record.seq in intent.records], intent)
+        except RegistryError:
+            raise
+        except Exception:
+            if self._intent is None or not self.wants_company or len(items) == 1:
+                raise
+        try:
+            return self._isolate(items)
+        except RegistryError:
+            raise
+        except Exception:
+            self._registry.begin_flush(intent)
+            self._intent = intent
+            raise
+
+    def _write_group(self, items: Sequence[Item], intent: FlushIntent) -> list[int]:
+        try:
+            self._write(items, intent)
         except RegistryError:
             raise  # the same intent again: the store may have it already
-        except Exception:
+        except UnstorableError:
             self._failures += 1
-            if self._failures >= ISOLATE_AFTER:
-                self._intent = None  # take what came since along: whose fault it is shows beside others
+            self._intent = None  # take what came since along: whose fault it is shows beside others
+            raise
+        except Exception:
+            self._failures += 1  # the same intent again: the store may have a part of it
             raise
         return [item.record.seq for item in items]
 

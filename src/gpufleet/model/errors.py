@@ -9,6 +9,7 @@ GpufleetError
 ├── ReaderError         a reader cannot work at all (no library, no driver, ...)
 ├── SpoolError          the disk queue cannot do what was asked
 ├── StoreError          the store refused or is unreachable
+│   └── UnstorableError     what is to be stored does not fit, and nothing of it was written
 └── RegistryError       the registry refused
     ├── ConflictError       what is asked contradicts what is known
     └── NotFoundError       there is no such thing
@@ -85,6 +86,10 @@ class SpoolError(GpufleetError):
 
 class StoreError(GpufleetError):
     """The store refused a statement or cannot be reached."""
+
+
+class UnstorableError(StoreError):
+    """What is to be stored does not fit the store, so that nothing of it was written."""
 
 
 class RegistryError(GpufleetError):

@@ -5,7 +5,7 @@ import re
 from itertools import accumulate
 from typing import Any
 
-from gpufleet.model.errors import StoreError
+from gpufleet.model.errors import UnstorableError
 from gpufleet.stores.clickhouse.columns import Cells, Coded, Columns, Ragged
 from gpufleet.stores.clickhouse.schema import Table
 
@@ -25,7 +25,7 @@ def arrow_table(table: Table, columns: Columns) -> Any:
     """Return the columns as an Arrow table of the types that `table` declares.
 
     Raises:
-        StoreError: if a cell does not fit its column; names the column.
+        UnstorableError: if a cell does not fit its column; names the column.
     """
     pa = _arrow()
 
@@ -35,7 +35,7 @@ def arrow_table(table: Table, columns: Columns) -> Any:
         try:
             arrays[name] = _array(types[name], cells)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise StoreError(f"{table.name}.{name}: a value does not fit {types[name]}: {error}") from error
+            raise UnstorableError(f"{table.name}.{name}: a value does not fit {types[name]}: {error}") from error
     return pa.table(arrays)
 
 

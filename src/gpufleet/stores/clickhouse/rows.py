@@ -22,7 +22,7 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
         known: what the store holds already; what is to be written is added to it.
 
     Raises:
-        StoreError: if a state is not one of its metric's states.
+        UnstorableError: if a state is not one of its metric's states.
     """
     sets = Rows(column.name for column in ABSENCE_SETS.columns)
     samples, dims, parts = SampleRows(known), DimRows(), PartRows(known)

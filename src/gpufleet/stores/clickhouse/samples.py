@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
-from gpufleet.model.errors import StoreError
+from gpufleet.model.errors import UnstorableError
 from gpufleet.model.stored import Accepted
 from gpufleet.model.wire import Cell, SampleBlock, WireBatch
 from gpufleet.stores.clickhouse.columns import Coded, Columns, Ragged
@@ -30,14 +30,14 @@ def stored_numbers(metric: Metric, cells: list[Cell]) -> list[Cell]:
     """Return the cells as they are stored: a state as its position among the metric's states.
 
     Raises:
-        StoreError: if a cell is not one of the states.
+        UnstorableError: if a cell is not one of the states.
     """
     if metric.type is not ValueType.ENUM:
         return cells
     try:
         return list(map(_POSITIONS[metric.name].__getitem__, cells))
     except (KeyError, TypeError) as error:
-        raise StoreError(f"{metric.name}: {error} is not one of its states {', '.join(metric.states)}") from error
+        raise UnstorableError(f"{metric.name}: {error} is not one of its states {', '.join(metric.states)}") from error
 
 
 def batch_codes(accepted: Accepted, machines: Coded, views: Coded) -> tuple[list[int], list[int]]:

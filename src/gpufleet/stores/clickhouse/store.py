@@ -92,15 +92,22 @@ class ClickHouseStore:
             if self._known is None:
                 self._known = self._load_known()
             known, self._known = self._known, None  # forgotten unless everything below succeeds
-            made: tuple[Columns, Any] = ({}, None)
-            for name, columns in build(accepted, known).items():
-                if columns is not made[0]:  # samples and latest take the same rows
-                    made = (columns, arrow_table(self._tables[name], columns))
+            # All of it is made ready before any of it is written: what does not fit leaves nothing behind.
+            for name, table in self._arrow_tables(accepted, known):
                 with translated(f"{self._dsn.shown}: insert into {name}"):
                     settings = {"insert_deduplication_token": f"{token}/{name}"}
-                    self._handles.writer.insert_arrow(name, made[1], settings=settings)
+                    self._handles.writer.insert_arrow(name, table, settings=settings)
             known.trim()
             self._known = known
+
+    def _arrow_tables(self, accepted: Sequence[Accepted], known: Known) -> list[tuple[str, Any]]:
+        tables: list[tuple[str, Any]] = []
+        made: tuple[Columns, Any] = ({}, None)
+        for name, columns in build(accepted, known).items():
+            if columns is not made[0]:  # samples and latest take the same rows
+                made = (columns, arrow_table(self._tables[name], columns))
+            tables.append((name, made[1]))
+        return tables
 
     def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
         """Return the newest sample per view, reader and lane, in that order; see `ports.Store`."""

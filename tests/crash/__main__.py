@@ -1,0 +1,72 @@
+"""The crash suite: `make crash`, or with a seed of your own
+
+python -m tests.crash [--minutes 10] [--seed N] [--only PATTERN ...] [--steps N] [--keep FOLDER]
+"""
+
+import argparse
+import random
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.crash.faults import FAULTS
+from tests.crash.report import render
+from tests.crash.run import Run
+from tests.crash.schedule import choose
+
+
+def main() -> int:
+    """Run, and exit 0 if nothing was lost, doubled or crashed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.crash", description="Faults under load, and an audit.")
+    parser.add_argument("--minutes", type=float, default=10.0, help="for how long faults go on [10]")
+    parser.add_argument("--seed", type=int, default=None, help="what chance is made of [random]")
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="only faults of such names")
+    parser.add_argument("--steps", type=int, default=None, help="at most so many faults")
+    parser.add_argument("--keep", type=Path, default=None, metavar="FOLDER", help="keep logs there")
+    parser.add_argument("--list", action="store_true", help="list the faults")
+    given = parser.parse_args()
+    if given.list:
+        print("\n".join(FAULTS))
+        return 0
+    try:
+        choose(list(FAULTS), given.only)
+    except ValueError as error:
+        parser.error(str(error))
+    seed = random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
+    again = ["python", "-m", "tests.crash", "--minutes", f"{given.minutes:g}", "--seed", str(seed)]
+    again += [word for pattern in given.only for word in ("--only", pattern)]
+    again += ["--steps", str(given.steps)] if given.steps is not None else []
+    print(f"seed {seed}; again: {shlex.join(again)}", flush=True)
+    folder = given.keep or Path(tempfile.mkdtemp(prefix="gpufleet-crash-"))
+    began = time.monotonic()
+
+    def say(words: str) -> None:
+        print(f"{time.monotonic() - began:6.1f} s  {words}", flush=True)
+
+    try:
+        outcome = Run(folder, seed, say).go(seconds=60 * given.minutes, only=given.only, steps=given.steps)
+    except (AssertionError, OSError) as error:
+        print(f"\nFAILED: {error}\nlogs: {folder}\nagain: {shlex.join(again)}", file=sys.stderr)
+        return 1
+    verdict = outcome.verdict
+    print(f"\nSeconds from the end of a fault\n\n{render(outcome.times)}\n")
+    print(
+        f"{verdict.acknowledged} batches acknowledged, {verdict.values} values of them checked, "
+        f"{verdict.rows} rows in the store, {verdict.lost} batches lost and counted"
+    )
+    if not verdict.problems:
+        print("nothing lost that is not counted, nothing doubled, nothing crashed")
+        if given.keep is None:
+            shutil.rmtree(folder)
+        return 0
+    for problem in verdict.problems:
+        print(f"\nPROBLEM: {problem}", file=sys.stderr)
+    print(f"\nlogs: {folder}\nagain: {shlex.join(again)}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

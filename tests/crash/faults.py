@@ -1,0 +1,194 @@
+"""What can happen to a fleet, each with a name: how it begins, how it ends, and for how long it lasts."""
+
+import errno
+import fcntl
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import msgspec
+
+from tests.crash.proxy import Mode
+from tests.crash.site import AGENTS, Site
+from tests.support.waiting import wait_until
+
+Begin = Callable[[Site, random.Random], AbstractContextManager[None]]
+"""The fault holds while the context is open."""
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """One fault.
+
+    Attributes:
+        name: of it.
+        begin: makes it so.
+        seconds: shortest and longest that it lasts; 0 for what is over at once.
+    """
+
+    name: str
+    begin: Begin
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+
+def _kill(*daemons: str, times: int = 1) -> Begin:
+    @contextmanager
+    def fault(site: Site, chance: random.Random) -> Iterator[None]:
+        for turn in range(times):
+            starts = {name: len(site.daemons[name].sessions) for name in daemons}
+            for name in daemons:
+                site.daemons[name].kill()
+            if turn + 1 < times:  # again while it starts: somewhere in its recovery
+                wait(lambda starts=starts: all(len(site.daemons[n].sessions) > c for n, c in starts.items()))  # type: ignore[misc]
+                pause(chance.uniform(0.1, 4.0))
+        yield
+
+    return fault
+
+
+def _freeze(daemon: str) -> Begin:
+    @contextmanager
+    def fault(site: Site, _: random.Random) -> Iterator[None]:
+        site.daemons[daemon].signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            site.daemons[daemon].signal(signal.SIGCONT)
+
+    return fault
+
+
+def _full(disk: str, daemon: str, *, killed: bool = False) -> Begin:
+    @contextmanager
+    def fault(site: Site, _: random.Random) -> Iterator[None]:
+        victim = site.daemons[daemon]
+        victim.may_end = victim.in_trouble = True
+        site.disks[disk].fill()
+        try:
+            if killed:
+                victim.kill()
+            yield
+        finally:
+            site.disks[disk].free()
+            victim.may_end = victim.in_trouble = False
+
+    return fault
+
+
+def _syncs(
+    disk: str, daemon: str, *, error: int = 0, every: tuple[int, int] = (1, 1), delay_seconds: float = 0.0
+) -> Begin:
+    @contextmanager
+    def fault(site: Site, chance: random.Random) -> Iterator[None]:
+        victim = site.daemons[daemon]
+        victim.may_end = victim.in_trouble = error != 0
+        victim.shim.disturb_syncs(
+            site.disks[disk].folder, error=error, every=chance.randint(*every), delay_seconds=delay_seconds
+        )
+        try:
+            yield
+        finally:
+            victim.shim.leave_syncs()
+            victim.may_end = victim.in_trouble = False
+
+    return fault
+
+
+@contextmanager
+def _locked_store(site: Site, _: random.Random) -> Iterator[None]:
+    """Another process takes the store's folder while the hub is down: the hub has to wait for it."""
+    hub = site.daemons["hub"]
+    hub.may_end = True
+    lock = os.open(site.store / "gpufleet.lock", os.O_RDWR | os.O_CREAT)
+    hub.kill()
+    wait(lambda: _took(lock))
+    try:
+        yield
+    finally:
+        os.close(lock)
+        hub.may_end = False
+
+
+def _took(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _clock(daemon: str, least: float, most: float) -> Begin:
+    """Step the daemon's wall clock there, and back when the fault ends."""
+
+    @contextmanager
+    def fault(site: Site, chance: random.Random) -> Iterator[None]:
+        shim = site.daemons[daemon].shim
+        shim.set_clock(chance.choice((least, most)) * chance.uniform(0.5, 1.0))
+        try:
+            yield
+        finally:
+            shim.set_clock(0.0)
+
+    return fault
+
+
+def _network(link: str, mode: Mode) -> Begin:
+    @contextmanager
+    def fault(site: Site, _: random.Random) -> Iterator[None]:
+        site.network.set_mode(site.links[link], mode)
+        try:
+            yield
+        finally:
+            site.network.set_mode(site.links[link], Mode.PASS)
+
+    return fault
+
+
+def _all() -> Iterator[Fault]:
+    for name in (*AGENTS, "relay", "hub"):
+        yield Fault(f"kill {name}", _kill(name))
+        yield Fault(f"disk full under {name}", _full(name, name), (3, 8))
+        yield Fault(f"disk full under {name}, killed", _full(name, name, killed=True), (4, 8))
+        yield Fault(f"syncs fail under {name}", _syncs(name, name, error=errno.EIO), (3, 6))
+    yield Fault("kill relay again and again", _kill("relay", times=4))
+    yield Fault("kill hub again and again", _kill("hub", times=4))
+    yield Fault("kill everything", _kill("hub", "relay", *AGENTS))
+    yield Fault("freeze relay", _freeze("relay"), (4, 8))
+    yield Fault("freeze hub", _freeze("hub"), (4, 8))
+    yield Fault("disk full under store", _full("store", "hub"), (4, 10))
+    yield Fault("disk full under store, hub killed", _full("store", "hub", killed=True), (4, 8))
+    yield Fault("syncs fail under store", _syncs("store", "hub", error=errno.EIO), (3, 6))
+    yield Fault("some syncs fail under store", _syncs("store", "hub", error=errno.EIO, every=(30, 160)), (8, 15))
+    yield Fault("some syncs fail under hub", _syncs("hub", "hub", error=errno.EIO, every=(3, 12)), (4, 8))
+    yield Fault("some syncs fail under relay", _syncs("relay", "relay", error=errno.EIO, every=(2, 5)), (4, 8))
+    yield Fault("slow store", _syncs("store", "hub", delay_seconds=0.05), (5, 10))
+    yield Fault("slow log under hub", _syncs("hub", "hub", delay_seconds=0.3), (4, 8))
+    yield Fault("store locked by another process", _locked_store, (3, 8))
+    # A row that is measured ten minutes after its receipt is dropped by design: no two clocks may come to that.
+    for name in AGENTS:
+        yield Fault(f"clock of {name} stepped", _clock(name, -3600, 300), (3, 6))
+    yield Fault("clock of relay stepped", _clock("relay", -86_400, 86_400), (3, 6))
+    yield Fault("clock of hub stepped", _clock("hub", -240, 86_400), (3, 6))
+    for link in ("agents", "upstream"):
+        for mode in Mode:
+            if mode is not Mode.PASS:
+                yield Fault(f"network {mode.value}, {link}", _network(link, mode), (4, 8))
+    yield Fault("network lose-answers, senders", _network("senders", Mode.LOSE_ANSWERS), (3, 6))
+    yield Fault("network half-close, direct", _network("direct", Mode.HALF_CLOSE), (3, 6))
+    yield Fault("long outage: spools drop", _network("agents", Mode.CUT), (35, 45))
+
+
+FAULTS: dict[str, Fault] = {fault.name: fault for fault in _all()}
+"""By name."""
+
+
+def wait(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait for a condition; raises AssertionError."""
+    wait_until(condition, seconds=seconds, what="the fault to take hold")
+
+
+def pause(seconds: float) -> None:
+    """Let the load run on: how long a fault lasts is what the schedule says."""
+    time.sleep(seconds)

@@ -1,0 +1,96 @@
+"""The auditor sees what it is there for."""
+
+from typing import Any
+
+import pytest
+
+from tests.crash.audit import METRICS, Ledger, Verdict, audit_log, audit_sequences, audit_values, rows_of
+from tests.fakes.batches import EPOCH, body
+
+BASE = 1_767_225_600_000_000_000
+BODIES = [body(seq, BASE + seq * 10**9) for seq in range(1, 5)]
+ROWS = rows_of(BODIES)
+STORED = list(ROWS.items())
+
+
+def problems_of(stored: list[Any], *, acknowledged: Any = None, attempted: Any = None) -> list[str]:
+    verdict = Verdict()
+    audit_values(verdict, ROWS if acknowledged is None else acknowledged, attempted or {}, stored)
+    return verdict.problems
+
+
+def test_what_is_stored_once_and_unchanged_is_well() -> None:
+    verdict = Verdict()
+    audit_values(verdict, ROWS, {}, STORED)
+    assert (verdict.problems, verdict.rows) == ([], 12)
+    # A machine's load and memory and two GPUs' power; the temperature is absent.
+    assert verdict.values == 4 * 4
+
+
+def test_a_row_that_is_not_there_is_seen() -> None:
+    (problem,) = problems_of(STORED[1:])
+    assert problem.startswith("1 acknowledged and not stored, such as ('local', 'node-a', ''")
+
+
+def test_a_row_that_is_there_twice_is_seen() -> None:
+    (problem,) = problems_of([*STORED, STORED[3]])
+    assert problem.startswith("1 stored more than once, such as 2 x ('local', 'node-a'")
+
+
+@pytest.mark.parametrize("value", [0.0, None, 99.5])
+def test_another_value_is_seen(value: float | None) -> None:
+    (key, cells), *others = STORED
+    place = METRICS.index("host_load_1m")
+    assert cells[place] == 0.5
+    (problem,) = problems_of([(key, (*cells[:place], value, *cells[place + 1 :])), *others])
+    assert f"host_load_1m is {value!r}, was 0.5" in problem
+
+
+def test_a_row_of_a_batch_without_an_answer_may_be_there_and_need_not() -> None:
+    acknowledged, attempted = rows_of(BODIES[:3]), rows_of(BODIES[3:])
+    assert problems_of(STORED, acknowledged=acknowledged, attempted=attempted) == []
+    assert problems_of(STORED[:9], acknowledged=acknowledged, attempted=attempted) == []
+    (problem,) = problems_of(STORED, acknowledged=acknowledged)
+    assert problem.startswith("3 stored and never posted")
+
+
+def heard(received: int, highest: int, missing: int, gaps: list[list[int]]) -> dict[str, Any]:
+    epoch = {"epoch": EPOCH, "received": received, "highest": highest, "missing": missing, "gaps": gaps}
+    return {"node-a": {"epochs": [epoch]}}
+
+
+def sequence_problems(ledger: Ledger, said: dict[str, Any]) -> list[str]:
+    verdict = Verdict()
+    audit_sequences(verdict, [ledger], said)
+    return verdict.problems
+
+
+def test_a_hole_that_the_sender_counts_is_well_and_another_is_not() -> None:
+    counted = Ledger("node-a", EPOCH, 10, frozenset({1, 2, 3, 5, 6, 7, 8, 9, 10}), lost=1)
+    assert sequence_problems(counted, heard(9, 10, 1, [[4, 4]])) == []
+    (problem,) = sequence_problems(counted, heard(8, 10, 2, [[4, 4], [7, 7]]))[1:]
+    assert problem.endswith("2 of 10 never came, and 1 are counted as lost")
+    assert (
+        "acknowledged and missing at the hub, such as 7"
+        in sequence_problems(counted, heard(8, 10, 2, [[4, 4], [7, 7]]))[0]
+    )
+
+
+def test_an_end_that_never_came_is_seen_though_it_is_no_hole() -> None:
+    silent = Ledger("node-a", EPOCH, 10, frozenset(range(1, 9)), lost=0)
+    (problem,) = sequence_problems(silent, heard(8, 8, 0, []))
+    assert problem.endswith("2 of 10 never came, and 0 are counted as lost")
+
+
+def test_a_hub_that_counts_wrong_is_seen() -> None:
+    well = Ledger("node-a", EPOCH, 10, frozenset(range(1, 10)), lost=1)
+    (problem,) = sequence_problems(well, heard(9, 10, 0, []))
+    assert problem.endswith("9 received of 10, and 0 said to be missing")
+
+
+def test_a_traceback_in_a_log_is_seen() -> None:
+    verdict = Verdict()
+    audit_log(verdict, "hub", '{"level": "warning", "message": "flush failed"}\n')
+    assert verdict.problems == []
+    audit_log(verdict, "hub", "Traceback (most recent call last):\n  ...\nKeyError: 7\n")
+    assert "KeyError: 7" in verdict.problems[0]
