@@ -1,0 +1,27 @@
+"""What `nvidia-smi` prints, as records: CSV, XML, `-q` text, `-L`, help lists. Pure; nothing is converted here."""
+
+from gpufleet.codecs.nvidia_smi.capture import Section, parse_capture
+from gpufleet.codecs.nvidia_smi.csv import Table, parse_csv
+from gpufleet.codecs.nvidia_smi.failure import Failure, judge
+from gpufleet.codecs.nvidia_smi.help import parse_help
+from gpufleet.codecs.nvidia_smi.listing import ListedGpu, ListedMig, parse_listing
+from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log
+from gpufleet.codecs.nvidia_smi.text import parse_text
+from gpufleet.codecs.nvidia_smi.xml import parse_xml
+
+__all__ = [
+    "DeviceRecord",
+    "Failure",
+    "ListedGpu",
+    "ListedMig",
+    "Log",
+    "Section",
+    "Table",
+    "judge",
+    "parse_capture",
+    "parse_csv",
+    "parse_help",
+    "parse_listing",
+    "parse_text",
+    "parse_xml",
+]

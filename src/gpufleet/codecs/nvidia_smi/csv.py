@@ -1,0 +1,122 @@
+"""`nvidia-smi --query-…=… --format=csv`: a line a device or process, values parted by comma and space.
+
+Nothing is quoted, so a comma in a free text (a product or process name) looks like another column.
+"""
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from gpufleet.codecs.nvidia_smi.records import MAX_BYTES, MAX_PARTS, MAX_VALUE
+from gpufleet.codecs.nvidia_smi.words import decode, messages_of
+from gpufleet.model.errors import WireError, WireLimitError
+
+SEPARATOR = ", "
+
+_BARE = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
+
+MAX_COLUMNS = 1024
+MAX_ROWS = 64 * MAX_PARTS
+
+FREE_TEXTS = frozenset({"name", "gpu_name", "process_name", "hostname"})
+"""Columns whose text can hold a comma."""
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """One output.
+
+    Attributes:
+        columns: names that were asked for, without the unit of the header.
+        rows: each as name to text.
+        messages: lines that are no rows: errors of the driver, and rows with too few or too many values.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[dict[str, str], ...]
+    messages: tuple[str, ...] = ()
+
+
+def parse_csv(content: bytes, columns: Sequence[str] | None = None) -> Table:
+    """Read a table.
+
+    Args:
+        content: what was printed.
+        columns: what was asked for, of output without a header (`noheader`); None means that a header is there.
+
+    Raises:
+        WireLimitError: if it is too long, too wide or too many rows.
+        WireError: if there should be a header, and no line is one.
+    """
+    if len(content) > MAX_BYTES:
+        raise WireLimitError("csv", f"{len(content)} bytes, more than {MAX_BYTES}")
+    lines = decode(content).split("\n")
+    others: list[str] = []
+    units: dict[str, str] = {}
+    if columns is None:
+        at, units = _header(lines)
+        others, lines, columns = lines[:at], lines[at + 1 :], tuple(units)
+    names = tuple(columns)
+    torn = bool(lines and lines[-1].strip())
+    free = [position for position, name in enumerate(names) if name in FREE_TEXTS]
+    rows: list[dict[str, str]] = []
+    for at, line in enumerate(lines):
+        values = line.strip().split(SEPARATOR)
+        if len(values) > len(names) and len(free) == 1:
+            values = _rejoined(values, free[0], len(names))
+        if len(values) != len(names) or (len(names) == 1 and not line.strip()):
+            others.append(_complaint(line, len(values), len(names)))
+            continue
+        if len(rows) == MAX_ROWS:
+            raise WireLimitError("csv", f"more than {MAX_ROWS} rows")
+        row = {name: _with_unit(value, units.get(name)) for name, value in zip(names, values, strict=True)}
+        if torn and at == len(lines) - 1:
+            others.append(f"the output ends within a line: its last value, {names[-1]}, is not read")
+            del row[names[-1]]
+        rows.append(row)
+    return Table(columns=names, rows=tuple(rows), messages=messages_of(others))
+
+
+def name_of(heading: str) -> str:
+    """Return a column's name without its unit: `memory.total [MiB]` to `memory.total`."""
+    return heading.partition(" [")[0].strip()
+
+
+def _header(lines: list[str]) -> tuple[int, dict[str, str]]:
+    """Return where the header is, and its names with their units: the first line that could be nothing else."""
+    for at, line in enumerate(lines[:64]):
+        headings = line.strip().split(SEPARATOR)
+        if len(headings) > MAX_COLUMNS:
+            raise WireLimitError("csv", f"{len(headings)} columns, more than {MAX_COLUMNS}")
+        units = {name_of(heading): heading.partition(" [")[2].removesuffix("]") for heading in headings}
+        if len(units) == len(headings) > 1 and all(_is_name(name) for name in units):
+            return at, units
+    raise WireError("csv", "no line names the columns: ask with --format=csv, which prints a header")
+
+
+def _with_unit(value: str, unit: str | None) -> str:
+    """Return the value with the unit of the heading, where `nounits` left it out."""
+    value = value.strip()[:MAX_VALUE]
+    return f"{value} {unit}" if unit and _BARE.fullmatch(value) is not None else value
+
+
+def _is_name(name: str) -> bool:
+    return (
+        0 < len(name) <= 128
+        and name.isascii()
+        and name[0].isalpha()
+        and name.replace("_", "").replace(".", "").isalnum()
+    )
+
+
+def _rejoined(values: list[str], free: int, count: int) -> list[str]:
+    """Give the surplus to the one column that can hold a comma."""
+    surplus = len(values) - count
+    return [*values[:free], SEPARATOR.join(values[free : free + surplus + 1]), *values[free + surplus + 1 :]]
+
+
+def _complaint(line: str, got: int, asked: int) -> str:
+    """Return the line itself if it is a sentence, else what is wrong with the row."""
+    if got == 1:
+        return line
+    return f"a row has {got} of {asked} values: {line}"

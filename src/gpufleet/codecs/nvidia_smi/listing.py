@@ -1,0 +1,71 @@
+"""`nvidia-smi -L`: GPUs, and the MIG devices cut from them, by UUID."""
+
+import re
+
+import msgspec
+
+from gpufleet.codecs.nvidia_smi.records import MAX_BYTES, MAX_DEVICES, MAX_PARTS
+from gpufleet.codecs.nvidia_smi.words import decode, messages_of
+from gpufleet.model.errors import WireError, WireLimitError
+
+_GPU = re.compile(r"GPU ([0-9]{1,5}): (.{0,200}) \(UUID: (GPU-[0-9A-Fa-f-]{1,64})\)\s*", re.ASCII)
+_MIG = re.compile(
+    r"\s+MIG (\S{1,64})\s+Device\s+([0-9]{1,5}): \(UUID: (MIG-[0-9A-Za-z/-]{1,120})\)\s*",
+    re.ASCII,
+)
+
+
+class ListedMig(msgspec.Struct, frozen=True):
+    """One MIG device.
+
+    Attributes:
+        index: its number within its GPU, as the driver counts (`Device 3`; the index that `-q` prints too).
+        profile: such as `1g.18gb`, or `1c.3g.71gb` for a compute instance that is a part of its GPU instance.
+        uuid: its UUID.
+    """
+
+    index: int
+    profile: str
+    uuid: str
+
+
+class ListedGpu(msgspec.Struct, frozen=True):
+    """One GPU: its number in this output, name, UUID and MIG devices."""
+
+    index: int
+    name: str
+    uuid: str
+    mig: tuple[ListedMig, ...] = ()
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """One output; `messages` are its lines that name no device."""
+
+    gpus: tuple[ListedGpu, ...]
+    messages: tuple[str, ...] = ()
+
+
+def parse_listing(content: bytes) -> Listing:
+    """Read a list.
+
+    Raises:
+        WireLimitError: if it is too long.
+        WireError: if no line of it is a GPU.
+    """
+    if len(content) > MAX_BYTES:
+        raise WireLimitError("-L", f"{len(content)} bytes, more than {MAX_BYTES}")
+    gpus: list[ListedGpu] = []
+    others: list[str] = []
+    for line in decode(content).split("\n"):
+        if (gpu := _GPU.fullmatch(line)) is not None:
+            gpus.append(ListedGpu(int(gpu[1]), gpu[2], gpu[3]))
+        elif (mig := _MIG.fullmatch(line)) is not None and gpus:
+            listed = ListedMig(int(mig[2]), mig[1], mig[3])
+            gpus[-1] = msgspec.structs.replace(gpus[-1], mig=(*gpus[-1].mig, listed))
+        else:
+            others.append(line)
+        if len(gpus) > MAX_DEVICES or (gpus and len(gpus[-1].mig) > MAX_PARTS):
+            raise WireLimitError("-L", f"more than {MAX_DEVICES} GPUs, or {MAX_PARTS} MIG devices of one")
+    if not gpus:
+        raise WireError("-L", "no line of it is a GPU")
+    return Listing(tuple(gpus), messages_of(others))

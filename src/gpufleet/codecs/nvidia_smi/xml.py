@@ -1,0 +1,143 @@
+"""`nvidia-smi -q -x`: XML of the DTD versions 11 to 13. Nothing outside of it is ever fetched, and no entity expanded.
+
+The document names a DTD that does not exist on most machines; this parser neither looks for it nor needs it.
+"""
+
+from typing import NoReturn
+from xml.parsers import expat
+
+from gpufleet.codecs.nvidia_smi.records import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    MAX_DEVICES,
+    MAX_PARTS,
+    MAX_VALUE,
+    Building,
+    Leaves,
+    Log,
+    add_part,
+)
+from gpufleet.codecs.nvidia_smi.words import decode, messages_of, slug
+from gpufleet.model.errors import WireError, WireLimitError
+
+ROOT = "nvidia_smi_log"
+
+_STARTS = (b"<?xml", b"<!DOCTYPE", b"<nvidia_smi_log")
+
+
+def parse_xml(content: bytes) -> Log:
+    """Read a document. Lines before it are messages; of a document that was cut off, the GPUs that are whole count.
+
+    Raises:
+        WireLimitError: if it is too long, too deep, or has too many devices or values.
+        WireError: if it is no such document, uses entities, or is cut off before its first GPU is whole.
+    """
+    if len(content) > MAX_BYTES:
+        raise WireLimitError("xml", f"{len(content)} bytes, more than {MAX_BYTES}")
+    begin = min((at for start in _STARTS if (at := content.find(start)) >= 0), default=-1)
+    if begin < 0:
+        raise WireError("xml", "no XML document in it")
+    words = decode(content[:begin]).split("\n")
+    document = _Document()
+    try:
+        document.parse(content[begin:].rstrip(b"\0 \t\r\n"))
+    except expat.ExpatError as error:
+        what = f"the XML ends or breaks at line {error.lineno}: {expat.ErrorString(error.code)}"
+        if not document.devices:
+            raise WireError("xml", what) from error
+        words.append(what)
+    except (UnicodeError, LookupError) as error:  # an encoding that Python does not know, or cannot use
+        raise WireError("xml", f"its encoding cannot be read: {error}") from error
+    return Log(
+        leaves=document.leaves.found,
+        devices=tuple(device.record() for device in document.devices),
+        messages=messages_of(words),
+    )
+
+
+class _Document:
+    """Handlers of one parse: the path to where it is, and the device and part that values go to."""
+
+    def __init__(self) -> None:
+        self.leaves = Leaves()
+        self.devices: list[Building] = []
+        self._device: Building | None = None
+        self._part: Building | None = None
+        self._process: Leaves | None = None
+        self._path: list[str] = []
+        self._from = 0  # where in the path the names of the values begin
+        self._text: list[str] = []
+        self._letters = 0
+        self._has_children = [False]
+
+    def parse(self, content: bytes) -> None:
+        """Parse it; raises ExpatError and WireError."""
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._characters
+        parser.EntityDeclHandler = _refuse
+        parser.ExternalEntityRefHandler = _refuse
+        parser.SkippedEntityHandler = _refuse
+        parser.UnparsedEntityDeclHandler = _refuse
+        parser.Parse(content, True)
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        if not self._path and tag != ROOT:
+            raise WireError("xml", f"the root is <{tag[:40]}>, not <{ROOT}>")
+        if len(self._path) >= MAX_DEPTH:
+            raise WireLimitError("xml", f"deeper than {MAX_DEPTH} elements")
+        self._has_children[-1] = True
+        self._has_children.append(False)
+        self._path.append(slug(tag[:MAX_VALUE]))
+        self._text, self._letters = [], 0
+        if len(self._path) == 2 and tag == "gpu":
+            if len(self.devices) == MAX_DEVICES:
+                raise WireLimitError("xml", f"more than {MAX_DEVICES} GPUs")
+            self._device = Building(attributes.get("id", "")[:MAX_VALUE])
+            self._from = 2
+        elif self._device is not None and self._within("mig_devices", "mig_device"):
+            self._part = add_part(self._device.mig, str(len(self._device.mig)))
+            self._from = 4
+        elif self._device is not None and self._within("processes", "process_info"):
+            if len(self._device.processes) == MAX_PARTS:
+                raise WireLimitError("xml", f"more than {MAX_PARTS} processes of one GPU")
+            self._process = Leaves()
+            self._device.processes.append(self._process)
+            self._from = 4
+
+    def _end(self, tag: str) -> None:
+        has_children = self._has_children.pop()
+        text = "".join(self._text).strip()
+        inside = len(self._path) > self._from if self._device is not None else len(self._path) > 1
+        if inside and not has_children:
+            self._target().put("/".join(self._path[self._from if self._device is not None else 1 :]), text)
+        self._text, self._letters = [], 0
+        if len(self._path) == 4 and (self._part is not None or self._process is not None):
+            self._part = self._process = None
+            self._from = 2
+        elif len(self._path) == 2 and self._device is not None:
+            self.devices.append(self._device)
+            self._device = None
+        self._path.pop()
+
+    def _characters(self, text: str) -> None:
+        if self._letters < MAX_VALUE:
+            self._text.append(text[: MAX_VALUE - self._letters])
+            self._letters += len(text)
+
+    def _within(self, *names: str) -> bool:
+        return len(self._path) == 4 and self._path[2:] == list(names)
+
+    def _target(self) -> Leaves:
+        if self._process is not None:
+            return self._process
+        if self._part is not None:
+            return self._part.leaves
+        return self._device.leaves if self._device is not None else self.leaves
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise WireError("xml", "it declares or uses an entity, which nvidia-smi never does")

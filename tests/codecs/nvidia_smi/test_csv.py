@@ -1,0 +1,78 @@
+import pytest
+
+from gpufleet.codecs.nvidia_smi import parse_csv
+from gpufleet.codecs.nvidia_smi.csv import MAX_COLUMNS
+from gpufleet.model.errors import WireError, WireLimitError
+
+COLUMNS = ("index", "memory.used", "uuid")
+
+
+def test_rows_under_their_header() -> None:
+    table = parse_csv(b"index, memory.used [MiB], uuid\n0, 55 MiB, GPU-1\n1, [N/A], GPU-2\n")
+    assert table.columns == COLUMNS
+    assert table.rows == (
+        {"index": "0", "memory.used": "55 MiB", "uuid": "GPU-1"},
+        {"index": "1", "memory.used": "[N/A]", "uuid": "GPU-2"},
+    )
+    assert table.messages == ()
+
+
+def test_the_unit_of_the_header_stands_behind_bare_numbers() -> None:
+    (row,) = parse_csv(b"index, memory.used [MiB], uuid\n0, 55, GPU-1\n").rows
+    assert row == {"index": "0", "memory.used": "55 MiB", "uuid": "GPU-1"}
+
+
+def test_rows_without_a_header() -> None:
+    assert parse_csv(b"0, 55 MiB, GPU-1\n", COLUMNS).rows[0]["uuid"] == "GPU-1"
+
+
+def test_an_error_line_before_good_rows_is_a_message() -> None:
+    lost = "Unable to determine the device handle for GPU0000:65:00.0: GPU is lost.  Reboot the system to recover"
+    table = parse_csv(f"{lost}\n0, 55 MiB, GPU-1\n".encode(), COLUMNS)
+    assert len(table.rows) == 1
+    assert table.messages == (lost,)
+
+
+def test_a_row_that_is_cut_off_is_no_row() -> None:
+    table = parse_csv(b"0, 55 MiB, GPU-1\n1, 55 M", COLUMNS)
+    assert [row["index"] for row in table.rows] == ["0"]
+    assert table.messages == ("a row has 2 of 3 values: 1, 55 M",)
+
+
+def test_the_last_value_of_an_output_that_ends_within_a_line_is_not_read() -> None:
+    table = parse_csv(b"index, uuid, memory.used [MiB]\n0, GPU-1, 143771 MiB\n1, GPU-2, 14")
+    assert [row.get("memory.used") for row in table.rows] == ["143771 MiB", None]
+    assert "memory.used, is not read" in table.messages[0]
+
+
+def test_an_error_as_last_line_without_a_line_feed_costs_no_value() -> None:
+    table = parse_csv(b"0, 55 MiB, GPU-1\nGPU is lost", COLUMNS)
+    assert table.rows[0]["uuid"] == "GPU-1"
+    assert table.messages == ("GPU is lost",)
+
+
+def test_a_comma_in_the_one_free_text_is_part_of_it() -> None:
+    content = b"uuid, pid, process_name, used_gpu_memory [MiB]\nGPU-1, 7, sh -c a, b, c, 10 MiB\n"
+    (row,) = parse_csv(content).rows
+    assert row == {"uuid": "GPU-1", "pid": "7", "process_name": "sh -c a, b, c", "used_gpu_memory": "10 MiB"}
+
+
+def test_a_comma_that_could_be_in_two_texts_costs_the_row() -> None:
+    table = parse_csv(b"gpu_name, pid, process_name\nA, B, 7, x\n")
+    assert table.rows == ()
+    assert table.messages == ("a row has 4 of 3 values: A, B, 7, x",)
+
+
+def test_control_characters_do_not_reach_a_message() -> None:
+    table = parse_csv(b"\x1b[31mdead\x00\r\n0, 1, GPU-1\n", COLUMNS)
+    assert table.messages == ("[31mdead",)
+
+
+def test_without_a_header_where_one_is_due_it_is_an_error() -> None:
+    with pytest.raises(WireError, match="--format=csv"):
+        parse_csv(b"0, 55 MiB, GPU-1\n")
+
+
+def test_too_wide() -> None:
+    with pytest.raises(WireLimitError):
+        parse_csv(", ".join(f"a{n}" for n in range(MAX_COLUMNS + 1)).encode())

@@ -1,0 +1,150 @@
+"""Help, list, captures, exit codes and words."""
+
+import pytest
+
+from gpufleet.codecs.nvidia_smi import judge, parse_capture, parse_help, parse_listing
+from gpufleet.codecs.nvidia_smi.failure import named_device
+from gpufleet.codecs.nvidia_smi.words import slug, token
+from gpufleet.model.absence import Reason
+from gpufleet.model.errors import WireError
+from tests.fakes.nvidia_smi.standin import DATA
+
+SECTIONS = parse_capture((DATA / "capture-h200-mig__590.48.01.txt").read_bytes())
+
+
+def section(group: str, start: str) -> bytes:
+    return next(one.body for one in SECTIONS if one.group == group and one.arguments.startswith(start))
+
+
+def test_help_gives_names_and_their_aliases() -> None:
+    names = parse_help(section("capabilities", "--help-query-gpu"))
+    assert {"name", "gpu_name", "fabric.health.summary", "temperature.gpu.tlimit"} <= names
+    assert "--query-gpu" not in names
+    asked = section("idle", "--query-gpu").split(b"\n")[0].decode()
+    assert {column.partition(" [")[0] for column in asked.split(", ")} <= names
+
+
+def test_help_without_a_name_is_an_error() -> None:
+    with pytest.raises(WireError):
+        parse_help(b"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n")
+
+
+def test_the_list_names_mig_devices_by_uuid() -> None:
+    listing = parse_listing(section("capabilities", "-L"))
+    (gpu,) = listing.gpus
+    assert gpu.uuid == "GPU-00000000-0000-0000-0000-000000000000"
+    assert [(mig.index, mig.profile) for mig in gpu.mig] == [
+        (0, "1c.3g.71gb"),
+        (1, "2c.3g.71gb"),
+        (2, "2g.35gb"),
+        (3, "1g.18gb"),
+        (4, "1g.18gb"),
+    ]
+    assert gpu.mig[4].uuid == "MIG-00000004-0000-0000-0000-000000000004"
+
+
+def test_the_list_keeps_names_with_parentheses_and_old_mig_uuids() -> None:
+    listing = parse_listing(
+        b"Unable to determine the device handle for gpu 0000:02:00.0: GPU is lost.\n"
+        b"GPU 1: Odd (UUID: x) (UUID: GPU-1)\n  MIG 3g.20gb Device 0: (UUID: MIG-GPU-1/3/0)\n"
+    )
+    assert (listing.gpus[0].name, listing.gpus[0].mig[0].uuid) == ("Odd (UUID: x)", "MIG-GPU-1/3/0")
+    assert listing.messages == ("Unable to determine the device handle for gpu 0000:02:00.0: GPU is lost.",)
+
+
+def test_a_capture_is_parted_by_its_commands() -> None:
+    assert [(one.group, one.arguments.partition("=")[0]) for one in SECTIONS if one.group == "load"] == [
+        ("load", ""),
+        ("load", "-q"),
+        ("load", "--query-gpu"),
+        ("load", "--query-compute-apps"),
+        ("load", "--query-accounted-apps"),
+        ("load", "--query-retired-pages"),
+        ("load", "pmon -c 5"),
+        ("load", "dmon -c 5"),
+    ]
+    assert section("load", "-q").startswith(b"==============NVSMI LOG")
+
+
+@pytest.mark.parametrize(
+    ("code", "stdout", "stderr", "reason"),
+    [
+        (9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that", "",
+         Reason.NO_DRIVER),
+        (9, "", "", Reason.NO_DRIVER),
+        (6, "No devices were found\n", "", Reason.NO_SUPPORTED_GPU),
+        (255, "Failed to initialize NVML: No supported GPUs were found\nUnable to determine the number of GPUs\n", "",
+         Reason.NO_SUPPORTED_GPU),
+        (18, "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.161\n", "",
+         Reason.DRIVER_MISMATCH),
+        (18, "", "", Reason.DRIVER_MISMATCH),
+        (255, "Failed to initialize NVML: Unknown Error\n", "", Reason.NOT_PERMITTED),
+        (15, "Unable to determine the device handle for GPU 0000:65:00.0: GPU is lost.  Reboot the system to recover",
+         "", Reason.GPU_LOST),
+        (4, "", "", Reason.NOT_PERMITTED),
+        (12, "", "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", Reason.NO_LIBRARY),
+        (2, 'Field "kmd_version" is not a valid field to query.\n', "", Reason.NOT_IN_DRIVER),
+        (124, "", "", Reason.TIMEOUT),
+        (137, "0, 5", "", Reason.TIMEOUT),
+        (127, "", "sh: 1: nvidia-smi: not found\n", Reason.READER_FAILED),
+        (255, "", "", Reason.DRIVER_ERROR),
+        (0, "", "", Reason.NO_DATA),
+        (139, "", "", Reason.DRIVER_ERROR),
+    ],
+)  # fmt: skip
+def test_what_failures_mean(code: int, stdout: str, stderr: str, reason: Reason) -> None:
+    failure = judge(code, stdout.encode(), stderr.encode())
+    assert failure.reason is reason
+    assert failure.words
+    assert (stdout or stderr).split("\n")[0] in failure.words
+
+
+def test_the_drivers_words_are_kept_clean_and_bounded() -> None:
+    failure = judge(1, b"\x1b[2Jfirst\x07\r\nfirst\n" + b"second " * 10_000, b"third\xff\n")
+    assert "\x1b" not in failure.words
+    assert failure.words.startswith("[2Jfirst; first; second")
+    assert len(failure.words) < 1024
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("Unable to determine the device handle for GPU0000:65:00.0: Unknown Error",
+         ("0000:65:00.0", Reason.DRIVER_ERROR)),
+        ("Unable to determine the device handle for GPU1: 0000:34:00.0: GPU is lost",
+         ("0000:34:00.0", Reason.GPU_LOST)),
+        ("GPU 00000000:AF:00.0: GPU requires reset", ("0000:af:00.0", Reason.RESET_REQUIRED)),
+        ("No devices were found", None),
+    ],
+)  # fmt: skip
+def test_the_device_that_a_message_names(words: str, found: tuple[str, Reason] | None) -> None:
+    assert named_device(words) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("[N/A]", Reason.NOT_SUPPORTED),
+        ("N/A", Reason.NOT_SUPPORTED),
+        ("[Not Supported]", Reason.NOT_SUPPORTED),
+        ("[Requested functionality has been deprecated]", Reason.NOT_SUPPORTED),
+        ("[Unknown Error]", Reason.DRIVER_ERROR),
+        ("ERR!", Reason.DRIVER_ERROR),
+        ("[Insufficient Permissions]", Reason.NOT_PERMITTED),
+        ("[Function Not Found]", Reason.NOT_IN_DRIVER),
+        ("[GPU is lost]", Reason.GPU_LOST),
+        ("[GPU requires reset]", Reason.RESET_REQUIRED),
+        ("[Not Found]", Reason.NO_DATA),
+        ("", Reason.NO_DATA),
+        ("0", None),
+        ("None", None),
+        ("Disabled", None),
+    ],
+)
+def test_what_stands_where_there_is_no_value(text: str, reason: Reason | None) -> None:
+    assert token(text) is reason
+
+
+def test_names_of_xml_and_text_become_one() -> None:
+    assert slug("FB Memory Usage") == slug("fb_memory_usage") == "fb_memory_usage"
+    assert slug("GPU T.Limit Temp") == "gpu_t_limit_temp"

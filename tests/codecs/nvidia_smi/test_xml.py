@@ -1,0 +1,99 @@
+import pytest
+
+from gpufleet.codecs.nvidia_smi import parse_xml
+from gpufleet.codecs.nvidia_smi.records import MAX_DEPTH, MAX_LEAVES, MAX_VALUE
+from gpufleet.model.errors import WireError, WireLimitError
+from tests.fakes.nvidia_smi.standin import DATA
+
+HEAD = b'<?xml version="1.0" ?>\n<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v13.dtd">\n'
+
+
+def document(gpu: bytes, head: bytes = HEAD) -> bytes:
+    return head + b"<nvidia_smi_log><attached_gpus>1</attached_gpus>" + gpu + b"</nvidia_smi_log>\n"
+
+
+def test_devices_values_mig_devices_and_processes() -> None:
+    log = parse_xml(
+        document(
+            b'<gpu id="00000000:01:00.0"><fb_memory_usage><total>81559 MiB</total></fb_memory_usage>'
+            b"<mig_devices><mig_device><index>0</index><gpu_instance_id>3</gpu_instance_id></mig_device></mig_devices>"
+            b"<processes><process_info><pid>12</pid><type>C</type></process_info></processes></gpu>"
+        )
+    )
+    (gpu,) = log.devices
+    assert log.leaves == {"attached_gpus": "1"}
+    assert gpu.name == "00000000:01:00.0"
+    assert gpu.leaves == {"fb_memory_usage/total": "81559 MiB"}
+    assert [mig.leaves for mig in gpu.mig] == [{"index": "0", "gpu_instance_id": "3"}]
+    assert gpu.processes == ({"pid": "12", "type": "C"},)
+
+
+def test_a_value_that_comes_again_is_kept_beside_the_first() -> None:
+    (gpu,) = parse_xml(document(b'<gpu id="a"><c><v>1</v><v>2</v><v>3</v></c></gpu>')).devices
+    assert gpu.leaves == {"c/v": "1", "c/v[1]": "2", "c/v[2]": "3"}
+
+
+def test_words_before_the_document_are_messages() -> None:
+    words = b"Unable to determine the device handle for GPU0000:65:00.0: Unknown Error\n"
+    log = parse_xml(words + document(b'<gpu id="a"><uuid>GPU-1</uuid></gpu>'))
+    assert log.messages == ("Unable to determine the device handle for GPU0000:65:00.0: Unknown Error",)
+    assert len(log.devices) == 1
+
+
+def test_of_a_document_that_is_cut_off_the_whole_gpus_count() -> None:
+    whole = (DATA / "xml-h100.xml").read_bytes()
+    cut = whole[: whole.index(b"00000000:75:00.0") + 2000]
+    log = parse_xml(cut)
+    assert [gpu.name for gpu in log.devices] == ["00000000:53:00.0", "00000000:64:00.0"]
+    assert log.devices == parse_xml(whole).devices[:2]
+    (words,) = log.messages
+    assert "ends or breaks" in words
+
+
+@pytest.mark.parametrize("keep", [0, 10, 200, 5000])
+def test_cut_off_before_its_first_gpu_is_whole_it_is_an_error(keep: int) -> None:
+    with pytest.raises(WireError):
+        parse_xml((DATA / "xml-h100.xml").read_bytes()[:keep])
+
+
+ENTITIES = {
+    "internal": b'<!DOCTYPE nvidia_smi_log [<!ENTITY a "b">]>'
+    b'<nvidia_smi_log><gpu id="x"><u>&a;</u></gpu></nvidia_smi_log>',
+    "billion laughs": b'<!DOCTYPE nvidia_smi_log [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]>'
+    b'<nvidia_smi_log><gpu id="x"><u>&b;</u></gpu></nvidia_smi_log>',
+    "external file": b'<!DOCTYPE nvidia_smi_log [<!ENTITY a SYSTEM "file:///etc/hostname">]>'
+    b'<nvidia_smi_log><gpu id="x"><u>&a;</u></gpu></nvidia_smi_log>',
+    "parameter": b'<!DOCTYPE nvidia_smi_log [<!ENTITY % a SYSTEM "http://127.0.0.1:1/x"> %a;]>'
+    b'<nvidia_smi_log><gpu id="x"><u>1</u></gpu></nvidia_smi_log>',
+    "undeclared": HEAD + b'<nvidia_smi_log><gpu id="x"><u>&a;</u></gpu></nvidia_smi_log>',
+}
+
+
+@pytest.mark.parametrize("kind", ENTITIES)
+def test_entities_of_every_kind_are_refused(kind: str) -> None:
+    with pytest.raises(WireError, match="entity"):
+        parse_xml(ENTITIES[kind])
+
+
+def test_the_dtd_that_is_named_is_not_looked_for() -> None:
+    head = b'<!DOCTYPE nvidia_smi_log SYSTEM "http://127.0.0.1:1/nvsmi_device_v13.dtd">'
+    assert len(parse_xml(document(b'<gpu id="x"><u>1</u></gpu>', head)).devices) == 1
+
+
+def test_another_document_is_an_error_that_names_its_root() -> None:
+    with pytest.raises(WireError, match="<html>"):
+        parse_xml(b"<?xml version='1.0'?><html><gpu/></html>")
+
+
+def test_too_deep_too_many_and_too_long() -> None:
+    with pytest.raises(WireLimitError, match="deeper"):
+        parse_xml(document(b'<gpu id="x">' + b"<a>" * MAX_DEPTH))
+    with pytest.raises(WireLimitError, match="values"):
+        parse_xml(document(b'<gpu id="x">' + b"<a>1</a>" * (MAX_LEAVES + 1) + b"</gpu>"))
+    (gpu,) = parse_xml(document(b'<gpu id="x"><a>' + b"9" * 100_000 + b"</a></gpu>")).devices
+    assert len(gpu.leaves["a"]) == MAX_VALUE
+
+
+def test_an_encoding_that_python_lacks_is_an_error() -> None:
+    with pytest.raises(WireError):
+        parse_xml(b'<?xml version="1.0" encoding="x-nothing"?><nvidia_smi_log/>')
