@@ -114,10 +114,13 @@ class Exec(Protocol):
     """A channel that can run one of its fixed commands."""
 
     async def run(self, argv: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
-        """Run a command to its end.
+        """Run a command to its end, without a shell.
+
+        A command that is not there ends with code 127, one that may not be run with 126, as a shell has it.
 
         Raises:
-            ChannelError: if it could not be started, did not end in time or printed too much.
+            ChannelTimeoutError: if it did not end in time, or an earlier run of it still has not.
+            ChannelError: if it could not be started, or printed more than `max_output_bytes` on either stream.
         """
         ...
 

@@ -6,6 +6,7 @@ GpufleetError
 │   ├── WireVersionError    a version this build cannot read
 │   └── WireLimitError      larger than the stated bound
 ├── ChannelError        a question could not be carried to where it should be read
+│   └── ChannelTimeoutError  it was carried there, and no answer came in time
 ├── ReaderError         a reader cannot work at all (no library, no driver, ...)
 ├── SpoolError          the disk queue cannot do what was asked
 ├── StoreError          the store refused or is unreachable
@@ -64,6 +65,10 @@ class ChannelError(GpufleetError):
     def __init__(self, words: str, problem: ChannelProblem = ChannelProblem.FAILED) -> None:
         self.problem = problem
         super().__init__(words)
+
+
+class ChannelTimeoutError(ChannelError):
+    """What was asked over a channel did not end in time."""
 
 
 class ReaderError(GpufleetError):

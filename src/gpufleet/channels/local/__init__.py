@@ -1,5 +1,6 @@
-"""The local channel: this machine's own files."""
+"""The local channel: this machine's own files and commands."""
 
+from gpufleet.channels.local.exec import LocalExec
 from gpufleet.channels.local.files import LocalFiles
 
-__all__ = ["LocalFiles"]
+__all__ = ["LocalExec", "LocalFiles"]

@@ -1,0 +1,108 @@
+"""Commands of this machine: ended in time with all they started, bounded, without a shell."""
+
+import asyncio
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpufleet.channels.local import LocalExec
+from gpufleet.model.errors import ChannelError, ChannelTimeoutError
+from gpufleet.ports import Exec, ExecResult
+from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
+from tests.support.waiting import wait_until
+
+
+def channel(smi: FakeNvidiaSmi, *, grace_seconds: float = 0.3) -> Exec:
+    return LocalExec(environment=smi.environment, grace_seconds=grace_seconds)
+
+
+async def run(exec_: Exec, *argv: str, timeout_seconds: float = 60, max_output_bytes: int = 1 << 20) -> ExecResult:
+    return await exec_.run(argv, timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes)
+
+
+@pytest.fixture
+def smi(tmp_path: Path) -> FakeNvidiaSmi:
+    return FakeNvidiaSmi(tmp_path)
+
+
+async def test_output_errors_and_exit_code_come_back(smi: FakeNvidiaSmi) -> None:
+    smi.fault("list", stdout="out", stderr="err", code=9)
+    assert await run(channel(smi), "nvidia-smi", "-L") == ExecResult(exit_code=9, stdout=b"out", stderr=b"err")
+
+
+async def test_nothing_is_read_by_a_shell(smi: FakeNvidiaSmi) -> None:
+    await run(channel(smi), "nvidia-smi", "-L; touch $HOME/x", "`id`")
+    assert smi.calls == ["-L; touch $HOME/x `id`"]
+
+
+async def test_a_command_that_is_not_there_ends_as_a_shell_says() -> None:
+    assert (await run(LocalExec(), "gpufleet-no-such-command")).exit_code == 127
+
+
+async def test_a_command_that_may_not_be_run_ends_as_a_shell_says(smi: FakeNvidiaSmi) -> None:
+    smi.path.chmod(0o644)
+    alone = LocalExec(environment={"PATH": str(smi.bin)})
+    assert (await run(alone, "nvidia-smi")).exit_code == 126
+
+
+async def test_a_command_whose_interpreter_is_not_there(smi: FakeNvidiaSmi) -> None:
+    smi.path.write_text("#!/nowhere/python\n")
+    assert (await run(channel(smi), "nvidia-smi")).exit_code == 127
+
+
+async def test_a_signal_is_told_as_a_shell_does() -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert (await run(LocalExec(), sys.executable, "-c", code)).exit_code == 128 + signal.SIGKILL
+
+
+async def test_more_output_than_agreed_is_an_error(smi: FakeNvidiaSmi) -> None:
+    smi.fault("list", endless=True)
+    with pytest.raises(ChannelError, match="more than 1000 bytes"):
+        await run(channel(smi), "nvidia-smi", "-L", max_output_bytes=1000)
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+async def test_a_command_that_hangs_is_ended_with_all_it_started(smi: FakeNvidiaSmi, deaf: bool) -> None:
+    smi.fault("list", hang=True, child="started", deaf=deaf)
+    before = children()
+    with pytest.raises(ChannelTimeoutError, match=r"did not end within 1 s"):
+        await run(channel(smi), "nvidia-smi", "-L", timeout_seconds=1)
+    assert len(smi.calls) == 1
+    wait_until(lambda: children() <= before, what="the end of what was started")
+
+
+async def test_a_command_is_ended_when_nobody_waits_for_it_any_more(smi: FakeNvidiaSmi) -> None:
+    smi.fault("list", hang=True)
+    before = children()
+    task = asyncio.create_task(run(channel(smi), "nvidia-smi", "-L"))
+    while not smi.calls:  # noqa: ASYNC110 - another process writes it
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    wait_until(lambda: children() <= before, what="the end of what was started")
+
+
+async def test_it_speaks_english_whatever_this_process_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    shown = await run(LocalExec(), "env")
+    assert b"LC_ALL=C\n" in shown.stdout
+    assert shutil.which("env")
+
+
+def children() -> set[int]:
+    """Return processes of this user whose command line is the stand-in's or its child's."""
+    found: set[int] = set()
+    for name in [entry.name for entry in Path("/proc").iterdir()]:
+        if name.isdigit():
+            try:
+                line = Path("/proc", name, "cmdline").read_bytes()
+                state = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if state != "Z" and (b"/smi/nvidia-smi" in line or b"print('started')" in line):
+                found.add(int(name))
+    return found
