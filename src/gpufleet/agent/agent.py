@@ -52,6 +52,7 @@ class Agent:
         clock: Clock,
         render: Callable[[Snapshot, AgentStats], bytes],
         delivery: "Delivery | None",
+        capabilities: Mapping[str, str] | None = None,
     ) -> None:
         """Take the parts.
 
@@ -63,10 +64,12 @@ class Agent:
             clock: the clocks.
             render: makes the metrics page.
             delivery: the way to the hub, or None.
+            capabilities: what there is to say of readers that were enabled and do not read, by name.
         """
         self._clock = clock
         self._render = render
         self._delivery = delivery
+        self._capabilities = dict(capabilities or {})
         self._refresh_seconds = min(intervals.values())
         self._loops = [
             ReaderLoop(reader, intervals=intervals, timeout_seconds=seconds, clock=clock, report=self._take)
@@ -125,7 +128,10 @@ class Agent:
         self.missing = self._state.missing()
         capability = "no hub is configured" if self._delivery is None else self._delivery.capability
         self.snapshot = assemble(
-            self._state, now=self._clock.monotonic(), now_ns=self._clock.now_ns(), capabilities={"push": capability}
+            self._state,
+            now=self._clock.monotonic(),
+            now_ns=self._clock.now_ns(),
+            capabilities={**self._capabilities, "push": capability},
         )
         if self._delivery is not None:
             self._stats.send = self._delivery.outbox.stats

@@ -51,11 +51,26 @@ class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     timeout_seconds: Timeout = 20.0
 
 
+class NvidiaSmiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The reader that asks the command nvidia-smi, for where NVML itself cannot be asked.
+
+    Attributes:
+        use: whether it reads; `auto` is: only if nvml should read and its Python binding is not installed.
+        command: name or path of nvidia-smi.
+        timeout_seconds: a pass that takes longer is given up; it runs up to five commands.
+    """
+
+    use: Literal["auto", "always", "never"] = "auto"
+    command: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)] = "nvidia-smi"
+    timeout_seconds: Timeout = 30.0
+
+
 class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The readers, by name."""
 
     host: ReaderConfig = ReaderConfig()
     nvml: ReaderConfig = ReaderConfig()
+    nvidia_smi: NvidiaSmiConfig = NvidiaSmiConfig()
 
 
 class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,14 +17,14 @@ from gpufleet.model.machine import Machine
 from gpufleet.ports import Clock
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.once import intervals
-from gpufleet.wiring.readers import make_readers
+from gpufleet.wiring.readers import capabilities, has_binding, make_readers
 from gpufleet.wiring.sending import hub_client, token_of
 
 if TYPE_CHECKING:
     from gpufleet.agent.delivery import Delivery
 
-CONNECTIONS = 256
-"""Open at once."""
+CONCURRENT = 64
+"""Requests and open connections at once."""
 
 STOP_SECONDS = 2
 """How long stopping waits for answers under way."""
@@ -80,9 +80,10 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             clock=clock,
             render=render_agent_page,
             delivery=await _delivery(config, name, clock, stack),
+            capabilities=capabilities(config.readers, binding=has_binding()),
         )
         bound = await stack.enter_async_context(
-            serve(AgentApp(agent, token), host, port, connections=CONNECTIONS, stop_seconds=STOP_SECONDS, tls=tls)
+            serve(AgentApp(agent, token), host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS, tls=tls)
         )
         task = asyncio.create_task(agent.run(), name="agent")
         try:

@@ -10,7 +10,7 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.ports import Clock
 from gpufleet.wiring.clock import SystemClock
-from gpufleet.wiring.readers import READ_TWICE, make_readers
+from gpufleet.wiring.readers import READ_TWICE, capabilities, has_binding, make_readers
 
 
 async def snapshot_once(config: AgentConfig) -> Snapshot:
@@ -24,8 +24,11 @@ async def snapshot_once(config: AgentConfig) -> Snapshot:
         machine=Machine(name=config.node or socket.gethostname()),
         name=config.node,
     )
-    capabilities = {"push": "not asked for: this is one look at the machine"}
-    return assemble(state, now=clock.monotonic(), now_ns=clock.now_ns(), capabilities=capabilities)
+    said = {
+        **capabilities(config.readers, binding=has_binding()),
+        "push": "not asked for: this is one look at the machine",
+    }
+    return assemble(state, now=clock.monotonic(), now_ns=clock.now_ns(), capabilities=said)
 
 
 def intervals(config: AgentConfig) -> dict[Lane, float]:

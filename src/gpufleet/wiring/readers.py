@@ -1,23 +1,33 @@
 """The readers an agent can have: one line each."""
 
+import importlib.util
+import shutil
 from collections.abc import Callable
 
-from gpufleet.channels.local import LocalFiles
+from gpufleet.channels.local import LocalExec, LocalFiles
 from gpufleet.config.agent import Readers
 from gpufleet.ports import Clock, Reader
 from gpufleet.readers.host import HostReader
+from gpufleet.readers.nvidia_smi import NvidiaSmiReader
 from gpufleet.readers.nvml.reader import NvmlReader
 
+BINDING = "pynvml"
+"""Module of `nvidia-ml-py`."""
 
-def _host(clock: Clock) -> Reader:
+
+def _host(_: Readers, clock: Clock) -> Reader:
     return HostReader(LocalFiles(), clock)
 
 
-def _nvml(_: Clock) -> Reader:
+def _nvml(_: Readers, __: Clock) -> Reader:
     return NvmlReader()
 
 
-READERS: dict[str, Callable[[Clock], Reader]] = {"host": _host, "nvml": _nvml}
+def _nvidia_smi(config: Readers, clock: Clock) -> Reader:
+    return NvidiaSmiReader(LocalExec(), clock, command=config.nvidia_smi.command)
+
+
+READERS: dict[str, Callable[[Readers, Clock], Reader]] = {"host": _host, "nvml": _nvml, "nvidia_smi": _nvidia_smi}
 """Name, as in the configuration, to how it is made for this machine."""
 
 READ_TWICE = frozenset({"host"})
@@ -25,10 +35,35 @@ READ_TWICE = frozenset({"host"})
 
 
 def make_readers(config: Readers, clock: Clock) -> list[tuple[Reader, float]]:
-    """Make every reader that is enabled, each with the seconds a pass of it may take."""
-    made: list[tuple[Reader, float]] = []
-    for name, make in READERS.items():
-        settings = getattr(config, name)
-        if settings.enabled:
-            made.append((make(clock), settings.timeout_seconds))
-    return made
+    """Make every reader that is to read, each with the seconds a pass of it may take."""
+    names = chosen(config, binding=has_binding())
+    return [(READERS[name](config, clock), getattr(config, name).timeout_seconds) for name in names]
+
+
+def has_binding() -> bool:
+    """Tell whether NVML's Python binding is installed, without importing it."""
+    return importlib.util.find_spec(BINDING) is not None
+
+
+def chosen(config: Readers, *, binding: bool) -> tuple[str, ...]:
+    """Return the names of the readers that are to read on this machine; `binding` is whether NVML's is installed."""
+    instead = _smi_instead(config, binding)
+    wanted = {
+        "host": config.host.enabled,
+        "nvml": config.nvml.enabled and not instead,
+        "nvidia_smi": config.nvidia_smi.use == "always" or instead,
+    }
+    return tuple(name for name in READERS if wanted[name])
+
+
+def capabilities(config: Readers, *, binding: bool) -> dict[str, str]:
+    """Return what there is to say of readers that were enabled and do not read."""
+    if not _smi_instead(config, binding):
+        return {}
+    return {"nvml": "no_library: the Python package nvidia-ml-py is not installed: nvidia_smi reads in its place"}
+
+
+def _smi_instead(config: Readers, binding: bool) -> bool:
+    """Tell whether nvidia-smi reads because NVML cannot: its binding is not installed, and the command is."""
+    wanted = config.nvidia_smi.use == "auto" and config.nvml.enabled and not binding
+    return wanted and shutil.which(config.nvidia_smi.command) is not None

@@ -1,0 +1,5 @@
+"""Reads NVIDIA GPUs with the command `nvidia-smi`, over any channel that can run commands."""
+
+from gpufleet.readers.nvidia_smi.reader import NvidiaSmiReader
+
+__all__ = ["NvidiaSmiReader"]

@@ -1,0 +1,204 @@
+"""The table: where each metric of the catalogue stands in nvidia-smi's outputs.
+
+`--query-gpu` names are the catalogue's own column. Paths are those of XML (`-q -x`, DTD 11 to 13) and, where the
+name differs, of the text (`-q`): the first that is there counts.
+"""
+
+from gpufleet.model.catalogue import CATALOGUE, Lane
+
+QUERIES: dict[str, tuple[str, ...]] = {
+    metric.name: metric.nvidia_smi for metric in CATALOGUE.values() if metric.nvidia_smi and not metric.dims
+}
+"""Metric without dimensions to `--query-gpu` names, newest first; the first that the driver offers is asked."""
+
+FAN, FAN_QUERY, FAN_PATH = "gpu_fan_speed_ratio", "fan.speed", "fan_speed"
+MASK, ACTIVE = "gpu_clock_event_reasons_mask", "gpu_clock_event_active"
+
+_PCIE = ("pci/pci_gpu_link_info/pcie_gen", "pci/gpu_link_info/pcie_generation")
+_WIDTH = ("pci/pci_gpu_link_info/link_widths", "pci/gpu_link_info/link_width")
+_POWER = ("gpu_power_readings", "power_readings")
+
+
+def _under(folders: tuple[str, ...], *names: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}" for name in names for folder in folders)
+
+
+PATHS: dict[str, tuple[str, ...]] = {
+    "gpu_utilization_ratio": ("utilization/gpu_util", "utilization/gpu"),
+    "gpu_memory_activity_ratio": ("utilization/memory_util", "utilization/memory"),
+    "gpu_encoder_utilization_ratio": ("utilization/encoder_util", "utilization/encoder"),
+    "gpu_decoder_utilization_ratio": ("utilization/decoder_util", "utilization/decoder"),
+    "gpu_jpeg_utilization_ratio": ("utilization/jpeg_util", "utilization/jpeg"),
+    "gpu_ofa_utilization_ratio": ("utilization/ofa_util", "utilization/ofa"),
+    "gpu_memory_total_bytes": ("fb_memory_usage/total",),
+    "gpu_memory_used_bytes": ("fb_memory_usage/used",),
+    "gpu_memory_free_bytes": ("fb_memory_usage/free",),
+    "gpu_memory_reserved_bytes": ("fb_memory_usage/reserved",),
+    "gpu_bar1_total_bytes": ("bar1_memory_usage/total",),
+    "gpu_bar1_used_bytes": ("bar1_memory_usage/used",),
+    "gpu_temperature_celsius": ("temperature/gpu_temp", "temperature/gpu_current_temp"),
+    "gpu_memory_temperature_celsius": ("temperature/memory_temp", "temperature/memory_current_temp"),
+    "gpu_temperature_margin_celsius": ("temperature/gpu_temp_tlimit", "temperature/gpu_t_limit_temp"),
+    # A board without an average (Turing and older) prints it as N/A beside the instant value.
+    "gpu_power_watts": _under(
+        _POWER, "average_power_draw", "power_draw", "instant_power_draw", "instantaneous_power_draw"
+    ),
+    "gpu_power_instant_watts": _under(_POWER, "instant_power_draw", "instantaneous_power_draw"),
+    # The limit in force is "current" where there is also a "requested" one (DTD 12 on), else "enforced" (11).
+    "gpu_power_limit_watts": _under(_POWER, "current_power_limit", "enforced_power_limit"),
+    "gpu_power_default_limit_watts": _under(_POWER, "default_power_limit"),
+    "gpu_graphics_clock_hertz": ("clocks/graphics_clock", "clocks/graphics"),
+    "gpu_sm_clock_hertz": ("clocks/sm_clock", "clocks/sm"),
+    "gpu_memory_clock_hertz": ("clocks/mem_clock", "clocks/memory"),
+    "gpu_video_clock_hertz": ("clocks/video_clock", "clocks/video"),
+    "gpu_sm_clock_max_hertz": ("max_clocks/sm_clock", "max_clocks/sm"),
+    "gpu_performance_state": ("performance_state",),
+    "gpu_remapped_rows_correctable": ("remapped_rows/remapped_row_corr", "remapped_rows/correctable_error"),
+    "gpu_remapped_rows_uncorrectable": ("remapped_rows/remapped_row_unc", "remapped_rows/uncorrectable_error"),
+    "gpu_row_remap_pending": ("remapped_rows/remapped_row_pending", "remapped_rows/pending"),
+    "gpu_row_remap_failed": ("remapped_rows/remapped_row_failure", "remapped_rows/remapping_failure_occurred"),
+    "gpu_recovery_action": ("gpu_recovery_action",),
+    "gpu_pcie_link_generation": _under(_PCIE, "current_link_gen", "current"),
+    "gpu_pcie_link_width": _under(_WIDTH, "current_link_width", "current"),
+    "gpu_pcie_link_generation_max": _under(_PCIE, "max_link_gen", "max"),
+    "gpu_pcie_link_width_max": _under(_WIDTH, "max_link_width", "max"),
+    "gpu_pcie_replays_total": ("pci/replay_counter", "pci/replays_since_reset"),
+    "gpu_ecc_mode": ("ecc_mode/current_ecc", "ecc_mode/current"),
+    "gpu_mig_mode": ("mig_mode/current_mig", "mig_mode/current"),
+    "gpu_persistence_mode": ("persistence_mode",),
+    "gpu_compute_mode": ("compute_mode",),
+    "gpu_virtualization_mode": ("gpu_virtualization_mode/virtualization_mode",),
+    "gpu_vgpu_host_mode": ("gpu_virtualization_mode/host_vgpu_mode",),
+    "gpu_vgpu_heterogeneous_mode": ("gpu_virtualization_mode/vgpu_heterogeneous_mode",),
+    "gpu_vgpu_instances": ("active_vgpus",),
+    "vgpu_license_state": ("vgpu_software_licensed_product/license_status",),
+    "vgpu_license_expiry_timestamp_seconds": ("vgpu_software_licensed_product/license_status",),
+    "vgpu_license_product": (
+        "vgpu_software_licensed_product/licensed_product_name",
+        "vgpu_software_licensed_product/product_name",
+    ),
+    "gpu_name": ("product_name",),
+    "gpu_serial": ("serial", "serial_number"),
+    "gpu_board_part_number": ("board_part_number",),
+    "gpu_vbios_version": ("vbios_version",),
+    "gpu_architecture": ("product_architecture",),
+    "gpu_pci_address": ("pci/pci_bus_id", "pci/bus_id"),
+    "gpu_minor_number": ("minor_number",),
+    "gpu_inforom_image_version": ("inforom_version/img_version", "inforom_version/image_version"),
+    "gpu_gsp_firmware_version": ("gsp_firmware_version",),
+    "gpu_module_id": ("platforminfo/module_id", "platform_info/module_id", "gpu_module_id", "module_id"),
+}
+"""Metric to paths of a GPU."""
+
+
+def _ecc(counter: str, kind: str) -> tuple[tuple[str, ...], ...]:
+    """Return the sets of counts whose sum is the total that CSV prints; XML and text print parts only."""
+    sram, dram = f"ecc_errors/{counter}/sram_{kind}", f"ecc_errors/{counter}/dram_{kind}"
+    if kind == "correctable":
+        return ((sram, dram),)
+    return (
+        (f"{sram}_parity", f"{sram}_secded", dram),
+        (f"{sram}_parity", f"{sram}_sec_ded", dram),
+        (sram, dram),
+    )
+
+
+SUMS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "gpu_ecc_corrected_errors_total": _ecc("volatile", "correctable"),
+    "gpu_ecc_uncorrected_errors_total": _ecc("volatile", "uncorrectable"),
+    "gpu_ecc_corrected_lifetime_errors_total": _ecc("aggregate", "correctable"),
+    "gpu_ecc_uncorrected_lifetime_errors_total": _ecc("aggregate", "uncorrectable"),
+}
+"""Metric to alternative sets of paths; the first set of which a path is there is summed."""
+
+HIDDEN_BY_MIG = frozenset(
+    {
+        "gpu_remapped_rows_correctable",
+        "gpu_remapped_rows_uncorrectable",
+        "gpu_row_remap_pending",
+        "gpu_row_remap_failed",
+    }
+)
+"""Metrics that a chip has and does not tell while it has MIG instances: nvml.h, and both H200 captures."""
+
+VGPU_INSTANCES = "gpu_vgpu_instances"
+
+PROCESSES, MIG_DEVICES = "gpu_compute_processes", "gpu_mig_devices"
+
+REASON_PATHS: dict[str, tuple[str, ...]] = {
+    name: (
+        f"clocks_event_reasons/clocks_event_reason_{xml}",
+        f"clocks_event_reasons/{text}",
+        f"clocks_throttle_reasons/clocks_throttle_reason_{xml}",
+        f"clocks_throttle_reasons/{text}",
+    )
+    for name, xml, text in (
+        ("gpu_idle", "gpu_idle", "idle"),
+        ("applications_clocks", "applications_clocks_setting", "applications_clocks_setting"),
+        ("sw_power_cap", "sw_power_cap", "sw_power_cap"),
+        ("hw_slowdown", "hw_slowdown", "hw_slowdown"),
+        ("sync_boost", "sync_boost", "sync_boost"),
+        ("sw_thermal", "sw_thermal_slowdown", "sw_thermal_slowdown"),
+        ("hw_thermal", "hw_thermal_slowdown", "hw_slowdown/hw_thermal_slowdown"),
+        ("hw_power_brake", "hw_power_brake_slowdown", "hw_slowdown/hw_power_brake_slowdown"),
+        ("display_clocks", "display_clocks_setting", "display_clock_setting"),
+    )
+}
+"""Label of `gpu_clock_event_active` to paths, where no mask is printed."""
+
+_MEMORY = {
+    "gpu_memory_total_bytes": "fb_memory_usage/total",
+    "gpu_memory_used_bytes": "fb_memory_usage/used",
+    "gpu_memory_free_bytes": "fb_memory_usage/free",
+}
+
+MIG_PATHS: dict[str, tuple[str, ...]] = {
+    **{metric: (path, f"shared_{path}") for metric, path in _MEMORY.items()},
+    "gpu_memory_reserved_bytes": ("fb_memory_usage/reserved", "shared_fb_memory_usage/reserved"),
+    "gpu_bar1_total_bytes": ("bar1_memory_usage/total", "shared_bar1_memory/total"),
+    "gpu_bar1_used_bytes": ("bar1_memory_usage/used", "shared_bar1_memory/used"),
+    "mig_gpu_instance": ("gpu_instance_id",),
+    "mig_compute_instance": ("compute_instance_id",),
+    "mig_multiprocessors": ("device_attributes/shared/multiprocessor_count",),
+    "mig_copy_engines": ("device_attributes/shared/copy_engine_count",),
+    "mig_decoders": ("device_attributes/shared/decoder_count",),
+    "mig_encoders": ("device_attributes/shared/encoder_count",),
+    "mig_jpeg_engines": ("device_attributes/shared/jpg_count",),
+    "mig_ofa_engines": ("device_attributes/shared/ofa_count",),
+}
+"""Metric to paths of a MIG device; its profile comes from `-L`."""
+
+MIG_PROFILE = "mig_profile"
+
+VGPU_PATHS: dict[str, tuple[str, ...]] = {
+    **{metric: (path,) for metric, path in _MEMORY.items()},
+    "gpu_utilization_ratio": ("utilization/gpu",),
+    "gpu_memory_activity_ratio": ("utilization/memory",),
+    "gpu_encoder_utilization_ratio": ("utilization/encoder",),
+    "gpu_decoder_utilization_ratio": ("utilization/decoder",),
+    "vgpu_type": ("vgpu_name",),
+    "vgpu_vm_id": ("vm_uuid",),
+    "vgpu_guest_driver_version": ("guest_driver_version",),
+    "vgpu_gpu_instance": ("gpu_instance_id",),
+    "vgpu_mdev_uuid": ("mdev_uuid",),
+    "vgpu_ecc_mode": ("ecc_mode",),
+    "vgpu_frame_rate_limit_hertz": ("frame_rate_limit",),
+    "vgpu_accounting_mode": ("accounting_mode",),
+    "vgpu_license_state": ("license_status",),
+    "vgpu_license_expiry_timestamp_seconds": ("license_status",),
+}
+"""Metric to paths of a vGPU instance in `vgpu -q`."""
+
+VGPU_MACHINE, VGPU_MACHINE_KIND = "vgpu_vm_id", "vgpu_vm_id_kind"
+
+READ_ELSEWHERE = frozenset(
+    {
+        *("uuid", "gpu_uuid", "index", "count", "timestamp", "driver_version"),
+        *("pci.bus_id", "mig.mode.current", "vgpu_uuid", "vgpu_id"),
+        *("mig/index", "mig/gpu_instance_id", "mig/compute_instance_id"),
+        *("cuda_version", "attached_gpus", "mig_devices", "processes", FAN_QUERY, FAN_PATH),
+    }
+)
+"""Fields and paths that name devices, modes, the machine or the time, or that have code of their own."""
+
+LANES = (Lane.STATIC, Lane.FAST, Lane.SLOW)

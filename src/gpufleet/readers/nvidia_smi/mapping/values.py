@@ -1,0 +1,169 @@
+"""One printed text to one value of the catalogue, or the reason why there is none."""
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpufleet.codecs.nvidia_smi.words import shown, slug, token
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Metric, ValueType
+from gpufleet.model.reading import Value
+from gpufleet.model.view import normalise_pci_address
+
+_NUMBER = re.compile(r"(-?[0-9]{1,19})(\.[0-9]{1,9})? ?([A-Za-z%][A-Za-z%()/]{0,11})?", re.ASCII)
+_HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
+_PERFORMANCE_STATE = re.compile(r"P([0-9]{1,2})", re.ASCII)
+
+
+class _Unit(NamedTuple):
+    base: str
+    times: int = 1
+    over: int = 1
+
+
+_UNITS = {
+    "": _Unit(""),
+    "%": _Unit("ratio", over=100),
+    "C": _Unit("celsius"),
+    "W": _Unit("watts"),
+    "MHz": _Unit("hertz", 1_000_000),
+    "MiB": _Unit("bytes", 1 << 20),
+    "KB/s": _Unit("bytes_per_second", 1000),
+    "FPS": _Unit("hertz"),
+    "us": _Unit("seconds", over=1_000_000),
+    "ms": _Unit("seconds", over=1000),
+    "x": _Unit(""),
+    "bank(s)": _Unit(""),
+}
+"""What stands behind a number, to the catalogue's unit. CSV prints units unless it is told not to."""
+
+_IMPLIED = {"celsius": _Unit("celsius")}
+"""Units that CSV leaves out even where it prints units (`temperature.gpu`)."""
+
+_YES = {"yes": 1, "no": 0, "active": 1, "not active": 0, "enabled": 1, "disabled": 0}
+
+LICENSE_STATE, LICENSE_EXPIRY = "vgpu_license_state", "vgpu_license_expiry_timestamp_seconds"
+
+_EXPIRES = re.compile(
+    r"\(Expiry: ([0-9]{4})-([0-9]{1,2})-([0-9]{1,2}) ([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2}) GMT\)|\(Expiry: [^)]*\)",
+    re.ASCII,
+)
+"""In `Licensed (Expiry: 2026-7-7 16:1:44 GMT)`; numbers are not padded."""
+
+WORDS: Mapping[str, Mapping[str, str]] = {
+    "gpu_virtualization_mode": {
+        "pass_through": "passthrough",
+        "vgpu": "vgpu_guest",
+        "host_vgpu": "vgpu_host",
+        "host_vsga": "vsga_host",
+    },
+    "gpu_recovery_action": {"reset": "gpu_reset", "reboot": "node_reboot"},
+    "gpu_vgpu_host_mode": {"sr_iov": "sriov", "non_sr_iov": "non_sriov"},
+    "gpu_architecture": {"Ada Lovelace": "Ada"},
+}
+"""Metric to words of nvidia-smi that are others in the catalogue."""
+
+
+def read(metric: Metric, text: str, label: str) -> Value | Absent:
+    """Return the value that a text stands for.
+
+    Args:
+        metric: the row of the catalogue.
+        text: as it was printed, unit included.
+        label: name of the field or path, for the detail of an absence.
+    """
+    why = token(text)
+    if why is not None and not _is_state(metric, text):
+        return Absent(_by_nature(metric, why), label)
+    text = text.strip()
+    if metric.name == LICENSE_EXPIRY:
+        return _expiry(metric, text, label)
+    if metric.type is ValueType.ENUM:
+        word = slug(text) if metric.name != LICENSE_STATE else slug(_EXPIRES.sub("", text))
+        state = WORDS.get(metric.name, {}).get(word, word)
+        return state if state in metric.states else Absent(Reason.INVALID_VALUE, label)
+    if metric.type is ValueType.TEXT:
+        return _text(metric, text, label)
+    return _checked(metric, _number(metric, text), label)
+
+
+def total(metric: Metric, texts: Mapping[str, str]) -> Value | Absent:
+    """Return the sum of counts that are printed apart; if one of them is absent, so is the sum, for its reason."""
+    found: int = 0
+    for label, text in texts.items():
+        part = read(metric, text, label)
+        if isinstance(part, Absent):
+            return part
+        found += int(part)
+    return _checked(metric, found, next(iter(texts)))
+
+
+def is_active(text: str) -> int | None:
+    """Return 1 for `Active`, 0 for `Not Active`, None for anything else."""
+    return {"active": 1, "not active": 0}.get(text.strip().lower())
+
+
+def _by_nature(metric: Metric, why: Reason) -> Reason:
+    """Say what `N/A` means for a metric that every device has, and that may just have nothing to say."""
+    cases = {case.reason for case in metric.absent_when}
+    if why is Reason.NOT_SUPPORTED and Reason.NO_DATA in cases and Reason.NOT_SUPPORTED not in cases:
+        return Reason.NO_DATA
+    return why
+
+
+def _expiry(metric: Metric, text: str, label: str) -> Value | Absent:
+    found = _EXPIRES.search(text)
+    if found is None or found[1] is None:
+        return Absent(Reason.NO_DATA, label)
+    try:
+        year, month, day, hour, minute, second = (int(part) for part in found.groups())
+        at = dt.datetime(year, month, day, hour, minute, second, tzinfo=dt.UTC)
+    except ValueError:
+        return Absent(Reason.INVALID_VALUE, label)
+    return _checked(metric, int(at.timestamp()), label)
+
+
+def _is_state(metric: Metric, text: str) -> bool:
+    return metric.type is ValueType.ENUM and slug(text) in metric.states
+
+
+def _text(metric: Metric, text: str, label: str) -> Value | Absent:
+    if metric.name == "gpu_pci_address":
+        try:
+            return normalise_pci_address(text)
+        except ValueError:
+            return Absent(Reason.INVALID_VALUE, label)
+    return shown(WORDS.get(metric.name, {}).get(text, text)) or Absent(Reason.NO_DATA, label)
+
+
+def _number(metric: Metric, text: str) -> Value | None:
+    """Return the number in the metric's unit, or None if the text is none or of another unit."""
+    if _HEXADECIMAL.fullmatch(text) is not None:
+        return int(text, 16)
+    state = _PERFORMANCE_STATE.fullmatch(text)
+    if state is not None and metric.name == "gpu_performance_state":
+        return int(state[1])
+    if metric.high == 1 and metric.type is ValueType.INT and text.lower() in _YES:
+        return _YES[text.lower()]
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return None
+    whole, part, printed = found[1], found[2], found[3] or ""
+    unit = _IMPLIED.get(metric.unit) if not printed else None
+    unit = unit or _UNITS.get(printed)
+    if unit is None or unit.base != metric.unit:
+        return None
+    if metric.type is ValueType.INT:
+        return None if part is not None or unit.over != 1 else int(whole) * unit.times
+    return float(whole + (part or "")) * unit.times / unit.over
+
+
+def _checked(metric: Metric, value: Value | None, label: str) -> Value | Absent:
+    if value is None or isinstance(value, str):
+        return Absent(Reason.INVALID_VALUE, label)
+    too_low = metric.low is not None and value < metric.low
+    too_high = metric.high is not None and value > metric.high
+    if too_low or too_high or value >= 2**63:
+        return Absent(Reason.INVALID_VALUE, label)
+    return value

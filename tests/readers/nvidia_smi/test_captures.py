@@ -1,0 +1,192 @@
+"""Every captured output: each value is read, absent for a reason, or left alone on purpose."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.codecs.nvidia_smi import DeviceRecord, Log, parse_capture, parse_csv, parse_text, parse_xml
+from gpufleet.codecs.nvidia_smi.listing import Listing, parse_listing
+from gpufleet.model.absence import Absent
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.reading import Sample, Value
+from gpufleet.readers.nvidia_smi.mapping.devices import WHOLE, Asked, asked_by_columns, asked_by_log
+from gpufleet.readers.nvidia_smi.mapping.rows import (
+    FAN,
+    LANES,
+    MIG_PATHS,
+    PATHS,
+    QUERIES,
+    READ_ELSEWHERE,
+    REASON_PATHS,
+    SUMS,
+    VGPU_PATHS,
+)
+from gpufleet.readers.nvidia_smi.mapping.unread import UNREAD, why_unread
+from gpufleet.readers.nvidia_smi.samples import gpu_sample, modes_by_key, part_samples
+from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
+from tests.fakes.nvidia_smi.standin import DATA
+from tests.support.golden import check_golden
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+class Output:
+    """One captured output."""
+
+    def __init__(self, name: str, devices: Iterable[DeviceRecord], asked: Asked, log: Log | None = None) -> None:
+        self.name, self.devices, self.asked, self.log = name, list(devices), asked, log
+        self.listing: Listing | None = None
+
+
+def outputs() -> Iterator[Output]:
+    for file in sorted(DATA.iterdir()):
+        content, name = file.read_bytes(), file.name.removesuffix(".xml").removesuffix(".txt")
+        if file.suffix == ".xml":
+            log = parse_xml(content)
+            yield Output(name, log.devices, asked_by_log(log), log)
+        elif file.suffix == ".txt" and file.name.startswith("text-"):
+            log = parse_text(content)
+            yield Output(name, log.devices, asked_by_log(log), log)
+        elif file.suffix == ".txt":
+            listing = None
+            for section in parse_capture(content):
+                if section.arguments == "-L":
+                    listing = parse_listing(section.body)
+                elif section.arguments == "-q":
+                    log = parse_text(section.body)
+                    made = Output(f"{name}-{section.group}-q", log.devices, WHOLE, log)
+                    made.listing = listing
+                    yield made
+                elif section.arguments.startswith("--query-gpu="):
+                    table = parse_csv(section.body)
+                    asked = asked_by_columns(table.columns)
+                    yield Output(f"{name}-{section.group}-csv", rows_as_records(table.rows), asked)
+
+
+OUTPUTS = list(outputs())
+
+
+def containers(paths: Iterable[str]) -> set[str]:
+    """Return the paths and every container that can say `N/A` in their place."""
+    known = set(paths)
+    for path in tuple(known):
+        while "/" in path:
+            path = path.rpartition("/")[0]
+            known.add(path)
+    return known
+
+
+def flat(table: dict[str, tuple[str, ...]]) -> set[str]:
+    return {name for names in table.values() for name in names}
+
+
+READ_OF_GPU = containers(
+    flat(PATHS)
+    | flat(REASON_PATHS)
+    | READ_ELSEWHERE
+    | {path for sums in SUMS.values() for parts in sums for path in parts}
+)
+READ_OF_MIG = containers(flat(MIG_PATHS)) | {"index"}
+READ_OF_VGPU = containers(flat(VGPU_PATHS)) | {"vgpu_id", "vgpu_uuid"}
+READ_OF_PROCESS = {"type", "gpu_instance_id", "compute_instance_id"}
+READ_OF_CSV = flat(QUERIES) | READ_ELSEWHERE
+
+
+def unaccounted(names: Iterable[str], read: set[str]) -> list[str]:
+    bare = {re.sub(r"\[[0-9]+\]$", "", name) for name in names}
+    return sorted(name for name in bare if name not in read and why_unread(name) is None)
+
+
+def test_there_are_captures() -> None:
+    assert len(OUTPUTS) >= 14
+
+
+@pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: output.name)
+def test_no_value_is_left_without_a_word(output: Output) -> None:
+    left: list[str] = []
+    for device in output.devices:
+        left += unaccounted(device.leaves, READ_OF_GPU) + unaccounted(device.fields, READ_OF_CSV)
+        left += [name for mig in device.mig for name in unaccounted(mig.leaves, READ_OF_MIG)]
+        left += [name for vgpu in device.vgpus for name in unaccounted(vgpu.leaves, READ_OF_VGPU)]
+        left += [name for process in device.processes or () for name in unaccounted(process, READ_OF_PROCESS)]
+    left += unaccounted(output.log.leaves if output.log else (), set(READ_ELSEWHERE))
+    assert left == []
+
+
+def test_a_new_value_would_be_noticed() -> None:
+    assert unaccounted(["brand_new/value", "fb_memory_usage/total", "power.brand_new"], READ_OF_GPU | READ_OF_CSV) == [
+        "brand_new/value",
+        "power.brand_new",
+    ]
+
+
+def test_nothing_stands_unread_that_is_read() -> None:
+    # Read of a GPU, and not of a MIG device or a process.
+    of_others = {"ecc_errors/volatile/sram_uncorrectable", "name"}
+    stated = {pattern for _, patterns in UNREAD for pattern in patterns}
+    assert stated & (READ_OF_GPU | READ_OF_CSV) == of_others
+
+
+@pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: output.name)
+def test_what_is_read(output: Output) -> None:
+    gpus, errors = identify(output.devices)
+    modes = modes_by_key(gpus, {})
+    lines = [f"! {words}" for words in (*errors, *(output.log.messages if output.log else ()))]
+    samples: list[Sample] = []
+    for lane in LANES:
+        samples += [gpu_sample(gpu, lane, output.asked, modes[gpu.view.key], 1) for gpu in gpus]
+        parts, words = part_samples(gpus, output.listing, lane, 1)
+        samples += parts
+        lines += [f"! {one}" for one in words if lane is Lane.FAST]
+    for sample in samples:
+        assert sample.view is not None
+        for name, value in sample.values.items():
+            lines.append(line(sample.view.key, name, value))
+            in_range(name, value)
+        for dim in sample.dims:
+            lines.append(line(sample.view.key, f"{dim.metric}{{{','.join(dim.labels)}}}", dim.value))
+            in_range(dim.metric, dim.value)
+    check_golden(GOLDEN / f"{output.name}.txt", ("\n".join(sorted(lines)) + "\n").encode())
+
+
+def line(key: str, name: str, value: Value | Absent) -> str:
+    told = f"absent {value.reason} ({value.detail})" if isinstance(value, Absent) else repr(value)
+    return f"{key} {name} = {told}"
+
+
+def in_range(name: str, value: Value | Absent) -> None:
+    metric = CATALOGUE[name]
+    if isinstance(value, int | float):
+        assert metric.low is None or value >= metric.low
+        assert metric.high is None or value <= metric.high
+    elif isinstance(value, str) and metric.states:
+        assert value in metric.states
+
+
+def test_csv_and_text_of_one_moment_agree() -> None:
+    """Two formats of one idle GPU: what cannot change between them must be the same."""
+    by_name = {output.name: output for output in OUTPUTS}
+    steady = {
+        *("gpu_memory_total_bytes", "gpu_memory_reserved_bytes", "gpu_sm_clock_max_hertz", "gpu_vbios_version"),
+        *("gpu_power_limit_watts", "gpu_power_default_limit_watts", "gpu_serial", "gpu_name", "gpu_pci_address"),
+        *("gpu_ecc_uncorrected_lifetime_errors_total", "gpu_ecc_mode", "gpu_compute_mode", "gpu_persistence_mode"),
+        *("gpu_remapped_rows_correctable", "gpu_row_remap_pending", "gpu_recovery_action", "gpu_mig_mode"),
+        *("gpu_temperature_celsius", "gpu_temperature_margin_celsius", "gpu_performance_state"),
+    }
+    found: list[dict[str, Value | Absent]] = []
+    for kind in ("q", "csv"):
+        output = by_name[f"capture-h200__590.48.01-idle-{kind}"]
+        (gpu,), _ = identify(output.devices)
+        modes = modes_by_key([gpu], {})[gpu.view.key]
+        values = [gpu_sample(gpu, lane, output.asked, modes, 1).values for lane in LANES]
+        found.append({name: value for one in values for name, value in one.items() if name in steady})
+    assert found[0].keys() == found[1].keys() == steady
+    assert found[0] == found[1]
+
+
+def test_every_metric_of_the_catalogue_with_a_query_name_is_asked_for() -> None:
+    named = {metric.name for metric in CATALOGUE.values() if metric.nvidia_smi}
+    assert {name for name in named if not CATALOGUE[name].dims} == set(QUERIES)
+    assert FAN in named

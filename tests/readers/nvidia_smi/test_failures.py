@@ -1,0 +1,188 @@
+"""Exit codes and half-broken outputs: what is there counts, nothing is made up, the driver's words are kept."""
+
+from typing import Any
+
+import pytest
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import ReaderError
+from gpufleet.model.reading import Sample
+from gpufleet.model.round import Round
+from gpufleet.readers.nvidia_smi import NvidiaSmiReader
+from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
+from tests.readers.nvidia_smi.conftest import make_reader
+
+LANES = (Lane.STATIC, Lane.SLOW, Lane.FAST)
+
+
+def gpus(done: Round) -> dict[str, Sample]:
+    return {s.view.pci_address: s for s in done.samples if s.view and s.view.pci_address}
+
+
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.161\n"
+FAULTS: dict[str, tuple[dict[str, Any], Reason, str | Absent]] = {
+    "no driver": (
+        {"code": 9, "stdout": "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.\n"},
+        Reason.NO_DRIVER,
+        "no_driver",
+    ),
+    "mismatch": ({"code": 18, "stdout": MISMATCH}, Reason.DRIVER_MISMATCH, "mismatch"),
+    "no devices": ({"code": 6, "stdout": "No devices were found\n"}, Reason.NO_SUPPORTED_GPU, "no_supported_gpu"),
+    "none bound": (
+        {
+            "code": 255,
+            "stdout": "Failed to initialize NVML: No supported GPUs were found\n"
+            "Unable to determine the number of GPUs\n",
+        },
+        Reason.NO_SUPPORTED_GPU,
+        "no_supported_gpu",
+    ),
+    "no access": (
+        {"code": 255, "stdout": "Failed to initialize NVML: Unknown Error\n"},
+        Reason.NOT_PERMITTED,
+        "no_access",
+    ),
+    "other": ({"code": 255, "stderr": "something else\n"}, Reason.DRIVER_ERROR, "error"),
+    "timeout(1)": ({"code": 124}, Reason.TIMEOUT, "hung"),
+    "killed": ({"code": 137, "stdout": "0, 55"}, Reason.TIMEOUT, "hung"),
+    "empty": ({"code": 0}, Reason.NO_DATA, "error"),
+    "not there": (
+        {"code": 127, "stderr": "nvidia-smi: not found\n"},
+        Reason.READER_FAILED,
+        Absent(Reason.READER_FAILED),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FAULTS)
+@pytest.mark.parametrize("lane", LANES)
+async def test_a_failure_as_a_whole(smi: FakeNvidiaSmi, reader: NvidiaSmiReader, case: str, lane: Lane) -> None:
+    fault, reason, state = FAULTS[case]
+    await reader.read(lane)
+    smi.fault(**fault)
+    with pytest.raises(ReaderError) as raised:
+        await reader.read(lane)
+    assert raised.value.absence is reason
+    said = (fault.get("stdout") or fault.get("stderr") or "nvidia-smi").split("\n")[0]
+    assert said in str(raised.value)
+    samples = raised.value.round.samples if raised.value.round is not None else ()
+    assert all(sample.view is None for sample in samples)
+    if lane is Lane.FAST:
+        (machine,) = samples
+        assert machine.values == {"nvidia_devices": Absent(reason), "nvidia_driver_state": state}
+    smi.heal()
+    assert len(gpus(await reader.read(lane))) == 8
+
+
+@pytest.mark.parametrize("case", FAULTS)
+async def test_a_failure_from_the_start(smi: FakeNvidiaSmi, reader: NvidiaSmiReader, case: str) -> None:
+    fault, reason, _ = FAULTS[case]
+    smi.fault(**fault)
+    with pytest.raises(ReaderError) as raised:
+        await reader.read(Lane.FAST)
+    assert raised.value.absence is reason
+
+
+async def test_without_the_program(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    smi.remove()
+    with pytest.raises(ReaderError, match="nvidia-smi") as raised:
+        await reader.read(Lane.FAST)
+    assert raised.value.absence is Reason.READER_FAILED
+
+
+async def test_a_program_that_hangs_is_ended(smi: FakeNvidiaSmi) -> None:
+    smi.fault("table", hang=True)
+    with pytest.raises(ReaderError, match="did not end within") as raised:
+        await make_reader(smi, timeout_seconds=1).read(Lane.FAST)
+    assert raised.value.absence is Reason.TIMEOUT
+
+
+LOST = (
+    "Unable to determine the device handle for GPU0000:64:00.0: GPU is lost.  Reboot the system to recover this GPU\n"
+)
+
+
+async def test_an_error_line_before_good_rows_costs_the_device_it_names(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader
+) -> None:
+    await reader.read(Lane.FAST)
+    rows = [row for row in smi.scenario["rows"] if row["index"] != "1"]
+    smi.write(before=LOST, rows=rows, code=15)
+    done = await reader.read(Lane.FAST)
+    found = gpus(done)
+    assert len(found) == 8
+    lost = found.pop("0000:64:00.0")
+    assert lost.values["gpu_state"] == "lost"
+    assert lost.values["gpu_temperature_celsius"] == Absent(Reason.GPU_LOST)
+    assert {sample.values["gpu_state"] for sample in found.values()} == {"ok"}
+    assert LOST.strip() in done.errors
+    assert any("counts 8 GPUs, and 7" in words for words in done.errors)
+
+
+async def test_a_device_that_only_an_error_names_is_not_made_up(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    rows = [row for row in smi.scenario["rows"] if row["index"] != "1"]
+    smi.write(before=LOST, rows=rows)
+    done = await reader.read(Lane.FAST)
+    assert "0000:64:00.0" not in gpus(done)
+    assert LOST.strip() in done.errors
+
+
+async def test_a_row_that_says_that_its_gpu_is_lost(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    keep = ("uuid", "pci.bus_id", "index", "count", "driver_version")
+    rows = smi.scenario["rows"]
+    rows[2] = {name: text if name in keep else "[GPU is lost]" for name, text in rows[2].items()}
+    smi.write(rows=rows)
+    found = gpus(await reader.read(Lane.FAST))
+    assert [sample.values["gpu_state"] for sample in found.values()].count("lost") == 1
+    lost = found["0000:75:00.0"].values
+    assert lost["gpu_power_watts"] == Absent(Reason.GPU_LOST, "power.draw")
+    assert lost["gpu_compute_processes"] == Absent(Reason.GPU_LOST)
+
+
+async def test_an_output_that_is_cut_off_within_a_row(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    await reader.read(Lane.FAST)
+    columns = next(call for call in smi.calls if call.startswith("--query-gpu="))
+    fields = columns.split()[0].partition("=")[2].split(",")
+    whole = ", ".join(smi.scenario["rows"][0][field] for field in fields)
+    smi.fault("table", stdout=f"{whole}\n{whole[:60]}", code=0)
+    done = await reader.read(Lane.FAST)
+    assert list(gpus(done)) == ["0000:53:00.0"]
+    assert any("values" in words for words in done.errors)
+
+
+async def test_gpus_that_share_a_uuid_are_named_by_their_addresses(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    rows = smi.scenario["rows"]
+    rows[1]["uuid"] = rows[0]["uuid"]
+    smi.write(rows=rows)
+    done = await reader.read(Lane.FAST)
+    found = gpus(done)
+    keys = [found[address].view for address in ("0000:53:00.0", "0000:64:00.0")]
+    assert [view.key for view in keys if view] == ["gpu/pci/0000:53:00.0", "gpu/pci/0000:64:00.0"]
+    assert any("names none of them" in words for words in done.errors)
+
+
+async def test_processes_that_cannot_be_asked_for_cost_their_own_metric(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader
+) -> None:
+    smi.fault("apps", code=4, stdout="Insufficient Permissions\n")
+    done = await reader.read(Lane.FAST)
+    first = gpus(done)["0000:53:00.0"]
+    assert first.values["gpu_compute_processes"] == Absent(Reason.NOT_PERMITTED, "--query-compute-apps")
+    assert first.values["gpu_state"] == "ok"
+    assert done.errors == ("Insufficient Permissions",)
+
+
+async def test_control_characters_of_the_driver_do_not_reach_the_words(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader
+) -> None:
+    smi.fault(code=255, stdout="\x1b[2J\x07boom\r\n" * 3)
+    with pytest.raises(ReaderError) as raised:
+        await reader.read(Lane.FAST)
+    assert str(raised.value).isprintable()
+
+
+async def test_endless_output_is_bounded(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
+    smi.fault("table", endless=True)
+    with pytest.raises(ReaderError, match="printed more than"):
+        await reader.read(Lane.FAST)
