@@ -81,18 +81,6 @@ class Daemon:
             self.killed_in_trouble += self.in_trouble
             self.signal(signal.SIGKILL)
 
-    def pause(self) -> None:
-        """Stop it in good order, and let it be down."""
-        with self._lock:
-            assert self._process is not None, "started"
-            self._killed, self._wanted = True, False
-            code = self._process.stop(30)
-        assert code == 0, f"{self.name} ended with {code}:\n{self.log.read_text()[-2000:]}"
-
-    def resume(self) -> None:
-        """Let it run again."""
-        self._wanted = True
-
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it runs."""
         with self._lock:

@@ -16,7 +16,7 @@ from tests.crash.recovery import PATIENCE_SECONDS, Recovery, Times
 from tests.crash.schedule import Step, choose, schedule
 from tests.crash.site import AGENTS, Site
 from tests.crash.transcript import Posted, posted
-from tests.support.processes import answers, get_json
+from tests.support.processes import get_json
 from tests.support.waiting import wait_until
 
 CARELESS_TRIES = 3
@@ -67,14 +67,9 @@ class Run:
         site = self.site
         kind = "disks of their own" if site.is_mounted else "limits of file sizes in place of full disks"
         self._say(f"starting: {len(AGENTS)} agents, {len(self.senders)} light senders, relay, hub; {kind}")
-        hub = site.daemons["hub"]
-        hub.start()
-        wait_until(lambda: answers(f"{site.url('hub')}/readyz"), seconds=60, what="the hub")
-        hub.pause()
-        site.keep_rows_apart()
-        hub.resume()
-        for name in ("relay", *AGENTS):
-            site.daemons[name].start()
+        site.make_store()
+        for daemon in site.daemons.values():
+            daemon.start()
         for sender in self.senders:
             sender.start()
         self._say(f"all is well after {Recovery(site, self.senders).measure().drained:.1f} s")
@@ -128,7 +123,7 @@ class Run:
         attempted = [body for sender in self.senders for body in sender.unacknowledged.values()]
         for one in from_agents:
             (acknowledged if one.status == 200 else attempted).append(one.body)
-        (columns,) = site.query(ROWS)
+        columns = site.query(ROWS)
         audit_values(verdict, rows_of(acknowledged), rows_of(attempted), stored_rows(columns, names))
         self._audit_rest(verdict)
         return verdict

@@ -55,7 +55,15 @@ clusters = ["local", {clusters}]
 max_body_bytes = 1048576
 """
 
-_STATEMENTS = """
+_PREPARE = """
+import sys
+from gpufleet.stores.clickhouse.store import ClickHouseStore
+store = ClickHouseStore.open(sys.argv[1])
+store.migrate()
+store.close()
+"""
+
+_ASK = """
 import json, sys, clickhouse_connect
 client = clickhouse_connect.get_client(dsn=sys.argv[1])
 for statement in sys.argv[2:]:
@@ -119,8 +127,8 @@ class Site:
             return float(found[1]) if found else None
         return None
 
-    def keep_rows_apart(self) -> None:
-        """Make the (stopped) store merge no parts of `samples`, so that each row that was written can be counted."""
+    def make_store(self) -> None:
+        """Make the store, so that it merges no parts of `samples`: each row that is written can be counted."""
         limits = {
             "max_bytes_to_merge_at_max_space_in_pool": 1,
             "max_bytes_to_merge_at_min_space_in_pool": 1,
@@ -128,14 +136,13 @@ class Site:
             "parts_to_throw_insert": 1_000_000,
         }
         settings = ", ".join(f"{name} = {value}" for name, value in limits.items())
-        self.query(f"ALTER TABLE samples MODIFY SETTING {settings}")
+        _python(_PREPARE, f"chdb://{self.store}")
+        _python(_ASK, f"chdb://{self.store}", f"ALTER TABLE samples MODIFY SETTING {settings}")
 
-    def query(self, *statements: str) -> list[list[list[Any]]]:
-        """Run statements in the stopped hub's store, in a process of their own; return the SELECTs' columns."""
-        command = [sys.executable, "-c", _STATEMENTS, f"chdb://{self.store}", *statements]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stderr[-2000:]
-        return [json.loads(line) for line in done.stdout.splitlines()]
+    def query(self, statement: str) -> list[list[Any]]:
+        """Return the columns of a SELECT of the stopped hub's store, asked in a process of its own."""
+        columns: list[list[Any]] = json.loads(_python(_ASK, f"chdb://{self.store}", statement))
+        return columns
 
     def close(self) -> None:
         """End everything that still runs, and unmount."""
@@ -177,3 +184,10 @@ class Site:
         path = self.folder / f"{name}.toml"
         path.write_text(template.format(port=self._ports[name], **values))
         return str(path)
+
+
+def _python(script: str, *arguments: str) -> str:
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout

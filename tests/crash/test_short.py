@@ -13,7 +13,7 @@ SEED = 20261121
 def test_nothing_acknowledged_is_lost_or_doubled_whatever_happens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    faults = ("kill everything", "network lose-answers, upstream", "disk full under agent-a")
+    faults = ("kill everything", "network lose-answers, upstream")
     outcome = Run(tmp_path / "run", SEED, print).go(seconds=300, only=faults, steps=len(faults))
     assert outcome.verdict.problems == [], capsys.readouterr().out
     assert sorted(outcome.times) == sorted(faults)

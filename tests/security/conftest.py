@@ -1,8 +1,10 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from tests.security.daemons import Daemon, running
 from tests.security.guarded import Guarded, guarded
 
 
@@ -10,3 +12,33 @@ from tests.security.guarded import Guarded, guarded
 async def site(tmp_path: Path) -> AsyncIterator[Guarded]:
     async with guarded(tmp_path) as site:
         yield site
+
+
+@pytest.fixture(scope="package")
+def daemon_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, bool], Daemon]]:
+    """Give a daemon by kind and whether it speaks TLS; each is started once, and has to outlive every test."""
+    folder = tmp_path_factory.mktemp("daemons")
+    kept: dict[tuple[str, bool], Daemon] = {}
+    with ExitStack() as stack:
+
+        def of(kind: str, secure: bool) -> Daemon:
+            if (kind, secure) not in kept:
+                at = folder / f"{kind}-{'tls' if secure else 'plain'}"
+                kept[kind, secure] = stack.enter_context(running(kind, at, secure=secure))
+            return kept[kind, secure]
+
+        yield of
+
+
+@pytest.fixture(
+    params=[("hub", False), ("hub", True), ("agent", False), ("agent", True)],
+    ids=lambda one: f"{one[0]}{'-tls' if one[1] else ''}",
+)
+def daemon(request: pytest.FixtureRequest, daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
+    return daemon_of(*request.param)
+
+
+@pytest.fixture(params=["hub", "agent"])
+def plain(request: pytest.FixtureRequest, daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
+    """Give a daemon without TLS, for what is of HTTP alone."""
+    return daemon_of(request.param, False)

@@ -12,7 +12,7 @@ from gpufleet.config.agent import AgentConfig, HubConfig, Lanes, ReaderConfig, R
 from gpufleet.config.tls import TlsConfig
 from gpufleet.model.access import Role
 from gpufleet.model.errors import GpufleetError
-from gpufleet.web.server import HEAD_SECONDS
+from gpufleet.web.protocol import HEAD_SECONDS
 from gpufleet.web.tls import ServerTls
 from gpufleet.wiring.agent import RunningAgent, running_agent
 from tests.security.guarded import Guarded, exchange, guarded

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 doctor_app = typer.Typer(
     rich_markup_mode=None,
     invoke_without_command=True,
-    help="Check what this node needs; `doctor hub` checks a hub or relay on its host.",
+    help="Check what this node needs; `doctor hub` checks a hub or relay, `doctor dcgm` a DCGM host engine.",
 )
 
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Tell of every check what it proves.")]
@@ -71,6 +71,29 @@ def hub(
     name = urlsplit(url).hostname if hub else None
     facts = gather_hub(settings, lambda path: get(url, path, access), LocalAccess(), dt.datetime.now(dt.UTC), name)
     _show(examine_hub(facts), json, verbose)
+
+
+@doctor_app.command()
+def dcgm(
+    address: Annotated[
+        str, typer.Argument(help="tcp://HOST:PORT, unix:///PATH, vsock://CID:PORT or hybrid-vsock:///PATH:PORT.")
+    ],
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Ask a DCGM host engine, reading only, what of it can be used.
+
+    Ends with 1 if something failed.
+    """
+    from gpufleet.channels.stream.address import dialer_of
+    from gpufleet.doctor.dcgm import examine_engine
+    from gpufleet.wiring.clock import SystemClock
+
+    try:
+        dialer = dialer_of(address)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    _show(asyncio.run(examine_engine(address, dialer, SystemClock())), json, verbose)
 
 
 def _url_of(config: "HubConfig") -> str:

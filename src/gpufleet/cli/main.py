@@ -21,6 +21,7 @@ from gpufleet.cli.config import config_app
 from gpufleet.cli.doctor import doctor_app
 from gpufleet.cli.hub import hub
 from gpufleet.cli.query import query_app
+from gpufleet.cli.simulate import simulate_app
 from gpufleet.cli.snapshot import snapshot
 from gpufleet.cli.token import token_app
 from gpufleet.cli.up import up
@@ -43,6 +44,7 @@ GROUPS = {
     "query": query_app,
     "token": token_app,
     "config": config_app,
+    "simulate": simulate_app,
 }
 """Commands that have commands of their own."""
 

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 
 import msgspec
 
-from gpufleet.codecs.batch import decode
+from gpufleet.codecs.batch import decode, weigh
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.wal import Wal
@@ -15,8 +15,8 @@ from gpufleet.model.errors import GpufleetError, WireError
 from gpufleet.model.ledger import SequenceKey
 from gpufleet.model.wire import WireBatch
 
-SMALL_BYTES = 64 << 10
-"""A larger body is unpacked beside the event loop, which it would hold up."""
+SMALL_BYTES = 256 << 10
+"""What unpacks to more is unpacked beside the event loop, which it would hold up."""
 
 
 class ForeignClusterError(GpufleetError):
@@ -77,7 +77,7 @@ class Ingest:
             ForeignClusterError: if its cluster is not served here.
             SpoolError: if it cannot be made durable now; it must be sent again.
         """
-        batch = decode(body) if len(body) <= SMALL_BYTES else await self._decode_beside(body)
+        batch = decode(body) if weigh(body) <= SMALL_BYTES else await self._decode_beside(body)
         if bound_to is not None and batch.cluster != bound_to:
             raise OtherClusterError(f"the token posts for cluster {bound_to!r}, and the batch is of {batch.cluster!r}")
         if batch.cluster not in self._clusters:

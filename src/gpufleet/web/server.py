@@ -3,79 +3,37 @@
 import asyncio
 import contextlib
 import errno
+import logging
+import resource
 import socket
+import time
 from collections.abc import AsyncIterator, Generator
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gpufleet.model.errors import GpufleetError
+from gpufleet.web.connections import Connections, Place
+from gpufleet.web.protocol import HEAD_SECONDS, BoundedProtocol, Bounds, Sparse
 from gpufleet.web.tls import ServerTls
-
-HEAD_BYTES = 16 << 10
-"""A request line with its headers may not be longer: the connection is closed."""
-
-HEAD_SECONDS = 15.0
-"""A connection that does not end its TLS handshake, or send a whole head, in this time is closed."""
 
 CLOSE_SECONDS = 5.0
 """How long a TLS connection that is closed may take to say so."""
 
 BACKLOG = 1024
 
-_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-
-
-class _BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's fast parser, with the bounds on a request's head that it lacks."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._head_bytes = 0
-        self._between, self._in_head = True, False
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._begin_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end_head()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        if self._between or self._in_head:
-            self._head_bytes += len(data)
-        super().data_received(data)
-        if self._in_head and self._head_bytes > HEAD_BYTES:
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._between, self._in_head = False, True
-        self._begin_head()
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._end_head()
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self._between = True
-        super().on_message_complete()
-
-    def _begin_head(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
-
-    def _end_head(self) -> None:
-        self._head_bytes = 0
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+FILES_SHARE = 2
+"""Connections take no more than this part of the descriptors that the process may have: others need some too."""
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its hold on the process's signals: those belong to the command."""
+    """uvicorn without its hold on the process's signals, which belong to the command, and with our connections."""
+
+    def __init__(self, config: uvicorn.Config, connections: Connections, bounds: Bounds) -> None:
+        super().__init__(config)
+        self._ours = connections
+        self._bounds = bounds
+        self._accepting: list[asyncio.Task[None]] = []
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -83,29 +41,43 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen as uvicorn does, with the bound on a TLS handshake that it lacks."""
+        """Accept connections at the sockets."""
         await self.lifespan.startup()
-        loop, secure = asyncio.get_running_loop(), self.config.ssl is not None
-        self.servers = [
-            await loop.create_server(
+        self.servers = []
+        for sock in sockets or ():
+            accepting = self._ours.accept(
+                sock,
                 self._protocol,
-                sock=sock,
-                backlog=BACKLOG,
-                ssl=self.config.ssl,
-                ssl_handshake_timeout=HEAD_SECONDS if secure else None,
-                ssl_shutdown_timeout=CLOSE_SECONDS if secure else None,
+                tls=self.config.ssl,
+                handshake_seconds=HEAD_SECONDS,
+                close_seconds=CLOSE_SECONDS,
             )
-            for sock in sockets or ()
-        ]
+            self._accepting.append(asyncio.create_task(accepting, name="accept"))
         self.started = True
 
-    def _protocol(self) -> _BoundedProtocol:
-        return _BoundedProtocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and let what is being answered end."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.gather(*self._accepting, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    def _protocol(self, place: Place) -> BoundedProtocol:
+        return BoundedProtocol(
+            place, self._bounds, config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
 
 
 @contextlib.asynccontextmanager
 async def serve(
-    app: Any, host: str, port: int, *, concurrent: int, stop_seconds: int, tls: ServerTls | None = None
+    app: Any,
+    host: str,
+    port: int,
+    *,
+    connections: int,
+    stop_seconds: int,
+    body_seconds: float = HEAD_SECONDS,
+    tls: ServerTls | None = None,
 ) -> AsyncIterator[int]:
     """Serve while the context is open; gives the port, which the kernel chose where `port` is 0.
 
@@ -113,8 +85,10 @@ async def serve(
         app: the ASGI application.
         host: address or name to bind.
         port: TCP port.
-        concurrent: requests and open connections at once; beyond it the answer is 503.
+        connections: at once; fewer where the process may not open twice as many files. Beyond it, those that ask
+            nothing are closed, and while none does, who comes waits.
         stop_seconds: how long stopping waits for answers under way.
+        body_seconds: a body that takes longer to arrive ends its connection.
         tls: the certificate to show; None means plain HTTP.
 
     Raises:
@@ -123,7 +97,7 @@ async def serve(
     sock = _bind(host, port)
     config = uvicorn.Config(
         app,
-        http=_BoundedProtocol,
+        http=BoundedProtocol,
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -131,7 +105,6 @@ async def serve(
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=concurrent,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=stop_seconds,
     )
@@ -140,7 +113,12 @@ async def serve(
     if tls is not None:
         config.ssl = tls.context  # the server's own way to one takes files, and keeps them for ever
         reloading = asyncio.create_task(tls.run(), name="tls")
-    server = _Server(config)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    server = _Server(
+        config,
+        Connections(max(1, min(connections, files // FILES_SHARE))),
+        Bounds(body_seconds=body_seconds, logger=_sparse_logger()),
+    )
     task = asyncio.create_task(server.serve(sockets=[sock]), name="http")
     try:
         # Connections queue at the socket until the server takes them.
@@ -153,6 +131,15 @@ async def serve(
             reloading.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reloading
+
+
+def _sparse_logger() -> logging.Logger:
+    """Return what takes words about clients, who cannot make it say much."""
+    logger = logging.getLogger("gpufleet.web.http")
+    logger.setLevel(logging.WARNING)
+    if not logger.filters:
+        logger.addFilter(Sparse(time.monotonic))
+    return logger
 
 
 def _bind(host: str, port: int) -> socket.socket:

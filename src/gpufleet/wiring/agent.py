@@ -23,8 +23,8 @@ from gpufleet.wiring.sending import hub_client, token_of
 if TYPE_CHECKING:
     from gpufleet.agent.delivery import Delivery
 
-CONCURRENT = 64
-"""Requests and open connections at once."""
+CONNECTIONS = 256
+"""Open at once."""
 
 STOP_SECONDS = 2
 """How long stopping waits for answers under way."""
@@ -83,7 +83,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             capabilities=capabilities(config.readers, binding=has_binding()),
         )
         bound = await stack.enter_async_context(
-            serve(AgentApp(agent, token), host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS, tls=tls)
+            serve(AgentApp(agent, token), host, port, connections=CONNECTIONS, stop_seconds=STOP_SECONDS, tls=tls)
         )
         task = asyncio.create_task(agent.run(), name="agent")
         try:

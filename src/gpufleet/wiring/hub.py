@@ -31,8 +31,11 @@ from gpufleet.wiring.stores import open_store
 
 log = logging.getLogger(__name__)
 
-CONCURRENT = 4096
-"""Requests and open connections at once."""
+CONNECTIONS = 4096
+"""Open at once."""
+
+ANSWER_SECONDS = 5.0
+"""How much longer than the configured time for a body its connection stays, so that 408 can be said."""
 
 STOP_SECONDS = 5
 """How long stopping waits for answers under way."""
@@ -155,7 +158,15 @@ async def running_hub(
             recorder = Recorder(parts.audit, clock)
             api = build_api(door, queries, clusters, recorder, status)
             app = HubApp(door=door, endpoint=endpoint, api=api, recorder=recorder)
-            async with serve(app, host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS, tls=tls) as bound:
+            async with serve(
+                app,
+                host,
+                port,
+                connections=CONNECTIONS,
+                stop_seconds=STOP_SECONDS,
+                body_seconds=config.ingest.body_timeout_seconds + ANSWER_SECONDS,
+                tls=tls,
+            ) as bound:
                 yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
         finally:
             flusher.stop()  # after the server: nothing comes in any more

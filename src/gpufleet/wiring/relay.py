@@ -18,7 +18,7 @@ from gpufleet.model.errors import ConfigError, StoreError
 from gpufleet.model.wire import WireBatch
 from gpufleet.ports import Clock
 from gpufleet.wiring.clock import SystemClock
-from gpufleet.wiring.hub import CONCURRENT, STOP_SECONDS, RunningHub, credentials_of, replay
+from gpufleet.wiring.hub import ANSWER_SECONDS, CONNECTIONS, STOP_SECONDS, RunningHub, credentials_of, replay
 from gpufleet.wiring.sending import hub_client
 
 
@@ -99,7 +99,15 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
         )
         task = asyncio.create_task(forwarder.run(), name="forwarder")
         try:
-            async with serve(app, host, port, concurrent=CONCURRENT, stop_seconds=STOP_SECONDS, tls=tls) as bound:
+            async with serve(
+                app,
+                host,
+                port,
+                connections=CONNECTIONS,
+                stop_seconds=STOP_SECONDS,
+                body_seconds=config.ingest.body_timeout_seconds + ANSWER_SECONDS,
+                tls=tls,
+            ) as bound:
                 yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
         finally:
             forwarder.stop()  # after the server: nothing comes in any more

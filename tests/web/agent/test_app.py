@@ -29,7 +29,7 @@ def prepared() -> Prepared:
 
 @pytest.fixture
 async def url(prepared: Prepared) -> AsyncIterator[str]:
-    async with serve(AgentApp(prepared), "127.0.0.1", 0, concurrent=64, stop_seconds=2) as port:
+    async with serve(AgentApp(prepared), "127.0.0.1", 0, connections=64, stop_seconds=2) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -102,13 +102,13 @@ async def test_a_request_head_without_end_is_refused(url: str) -> None:
 async def test_a_taken_address_is_told(url: str) -> None:
     port = int(url.rpartition(":")[2])
     with pytest.raises(GpufleetError, match=r"cannot listen on 127\.0\.0\.1:\d+: Address already in use"):
-        async with serve(AgentApp(Prepared()), "127.0.0.1", port, concurrent=64, stop_seconds=2):
+        async with serve(AgentApp(Prepared()), "127.0.0.1", port, connections=64, stop_seconds=2):
             pass
 
 
 async def test_of_an_address_that_is_not_here_no_other_agent_is_suspected() -> None:
     with pytest.raises(GpufleetError) as caught:
-        async with serve(AgentApp(Prepared()), "192.0.2.1", 0, concurrent=64, stop_seconds=2):
+        async with serve(AgentApp(Prepared()), "192.0.2.1", 0, connections=64, stop_seconds=2):
             pass
     assert str(caught.value) == "cannot listen on 192.0.2.1:0: Cannot assign requested address"
 

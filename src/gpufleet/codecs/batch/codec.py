@@ -3,7 +3,7 @@
 import msgspec
 
 from gpufleet.codecs.batch.columns import to_wire
-from gpufleet.codecs.batch.compression import MAGIC, decompress
+from gpufleet.codecs.batch.compression import MAGIC, decompress, unpacked_bytes
 from gpufleet.codecs.batch.compression import compress as compress_message
 from gpufleet.codecs.batch.limits import Limits
 from gpufleet.codecs.batch.paths import name_place
@@ -55,6 +55,11 @@ def encode_wire(wire: WireBatch, *, compress: bool = True) -> bytes:
     if len(body) > _DEFAULT_LIMITS.body_bytes:
         raise WireLimitError("", f"body of {len(body)} bytes, more than {_DEFAULT_LIMITS.body_bytes}")
     return body
+
+
+def weigh(body: bytes) -> int:
+    """Return how many bytes decoding a body will look at, told by its first few alone; see `unpacked_bytes`."""
+    return unpacked_bytes(body, _DEFAULT_LIMITS.message_bytes)
 
 
 def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS) -> WireBatch:

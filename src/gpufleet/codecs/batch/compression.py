@@ -42,6 +42,24 @@ def decompress(body: bytes, limit: int) -> bytes:
     return message
 
 
+def unpacked_bytes(body: bytes, limit: int) -> int:
+    """Return how many bytes a body's message has, by the head of its frame alone: `limit` where that does not say.
+
+    What is no frame counts as it is; of a frame that is damaged nothing will be unpacked.
+
+    Raises:
+        WireError: if the zstandard package is not installed.
+    """
+    if not body.startswith(MAGIC):
+        return len(body)
+    zstandard = _import_zstandard()
+    try:
+        declared: int = zstandard.get_frame_parameters(body).content_size
+    except zstandard.ZstdError:
+        return len(body)
+    return limit if declared == zstandard.CONTENTSIZE_UNKNOWN else declared
+
+
 def _import_zstandard() -> ModuleType:
     try:
         import zstandard

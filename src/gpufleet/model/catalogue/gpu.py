@@ -209,7 +209,7 @@ GPU_METRICS = (
     _row(48, "gpu_virtualization_mode", STATE, ENUM, "", "What virtualisation makes of this GPU",
          low=None, lane=STATIC, storage=TAIL,
          states=("none", "passthrough", "vgpu_guest", "vgpu_host", "vsga_host"),
-         nvml=("nvmlDeviceGetVirtualizationMode",)),
+         nvml=("nvmlDeviceGetVirtualizationMode",), dcgm=(500,)),
     _row(49, "gpu_compute_processes", GAUGE, INT, "", "Processes that hold a compute context",
          subjects=GPU_MIG, nvml=("nvmlDeviceGetComputeRunningProcesses_v3",)),
     _row(50, "gpu_state", STATE, ENUM, "", "State of the device as its reader finds it",

@@ -191,5 +191,14 @@ HOST_METRICS = (
     _row(304, "nvidia_driver_state", STATE, ENUM, "", "State of the driver as its reader finds it",
          "nvmlInitWithFlags", low=None,
          states=("ok", "no_library", "no_driver", "mismatch", "no_supported_gpu", "no_access", "hung", "error")),
+    # a DCGM host engine on the machine
+    _info(310, "dcgm_version", "Version of the host engine", "DCGM HOSTENGINE_VERSION"),
+    _row(311, "dcgm_devices", GAUGE, INT, "", "GPUs that the host engine shows", "DCGM GET_ENTITY_GROUP_ENTITIES"),
+    _row(312, "dcgm_clock_offset_seconds", GAUGE, FLOAT, "seconds",
+         "Clock of the engine's machine minus the reader's, at the instant of reading", "DCGM value timestamps",
+         low=None),
+    _row(313, "dcgm_compatibility", STATE, ENUM, "",
+         "Whether the engine knows the form of latest values that is asked first, or an older or newer one",
+         "DCGM ENTITIES_GET_LATEST", lane=STATIC, low=None, states=("first_choice", "fallback")),
 )
 # fmt: on

@@ -72,6 +72,10 @@ def _defect(request: AnyRequest, error: Exception) -> Response[ErrorAnswer]:
     return _answer(500, ErrorAnswer(error="internal", detail="a defect; the hub's log has the words"))
 
 
+def _too_deep(_: AnyRequest, __: RecursionError) -> Response[ErrorAnswer]:
+    return _answer(400, ErrorAnswer(error="bad_request", detail="the body's JSON is nested too deeply"))
+
+
 HANDLERS: ExceptionHandlersMap = {
     QuestionError: _question,
     AmbiguousError: _ambiguous,
@@ -81,6 +85,7 @@ HANDLERS: ExceptionHandlersMap = {
     RegistryError: _unavailable,
     StoreError: _unavailable,
     msgspec.ValidationError: lambda _, error: _answer(400, ErrorAnswer(error="bad_request", detail=str(error))),
+    RecursionError: _too_deep,
     HTTPException: _http,
     Exception: _defect,
 }

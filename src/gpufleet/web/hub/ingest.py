@@ -12,7 +12,7 @@ Nothing but 200 is an acknowledgement. A bundle is one body of several batches; 
 
 import asyncio
 
-from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.codecs.batch import CONTENT_TYPE, weigh
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BodyAnswer, BundleAnswer, unpack
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.ingest import ForeignClusterError, Ingest, OtherClusterError, Taken
@@ -28,6 +28,10 @@ _CONTENT_TYPES = {CONTENT_TYPE, "application/msgpack", "application/x-msgpack", 
 
 BODIES_A_TURN = 16
 """Bodies of a bundle that are begun before other requests have a turn."""
+
+
+BUNDLE_MESSAGE_BYTES = 256 << 20
+"""What the bodies of a bundle may unpack to together. One that does not tell counts for all that a body may."""
 
 
 class _RefusedError(Exception):
@@ -107,6 +111,10 @@ class BatchEndpoint:
     async def _take_bundle(self, content: bytes, bound_to: str | None) -> BundleAnswer:
         try:
             bodies = unpack(content)
+            weight = sum(map(weigh, bodies))
+            if weight > BUNDLE_MESSAGE_BYTES:
+                words = f"its bodies unpack to {weight} bytes, more than {BUNDLE_MESSAGE_BYTES}: post them one by one"
+                raise WireLimitError("bundle", words)
         except WireLimitError as error:
             raise _RefusedError(413, "too_large", str(error), error.field) from error
         except WireError as error:

@@ -1,0 +1,1 @@
+"""Reads GPUs through a DCGM host engine, over any stream to it. Start with `reader.py`."""

@@ -1,0 +1,118 @@
+"""One connection to a host engine: a question, its answer, and nothing an engine can do beyond that."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable
+from typing import TypeVar
+
+from gpufleet.codecs.dcgm_wire.codes import OK, name_of
+from gpufleet.codecs.dcgm_wire.commands import RESULT_AT, Command
+from gpufleet.codecs.dcgm_wire.frame import HEADER, MODULE_COMMAND, decode_header
+from gpufleet.codecs.dcgm_wire.replies import read_result
+from gpufleet.model.channel import ChannelProblem
+from gpufleet.model.errors import ChannelError, GpufleetError, WireError
+from gpufleet.ports import Dialer, Stream
+
+REPLY_SECONDS = 5.0
+"""How long a reply may take. An engine does not answer some malformed or denied requests at all."""
+
+MAX_STRAYS = 64
+"""Frames that answer nothing (pushed by the engine, or late) and are skipped while one answer is awaited."""
+
+Read = TypeVar("Read")
+
+
+class EngineError(GpufleetError):
+    """The engine refused a command.
+
+    Attributes:
+        code: dcgmReturn_t.
+        command: name of the command.
+    """
+
+    def __init__(self, command: str, code: int) -> None:
+        self.code = code
+        self.command = command
+        super().__init__(f"{command}: the engine answers {name_of(code)} ({code})")
+
+
+class EngineClient:
+    """Asks one engine, one question at a time, over one connection that it keeps.
+
+    Whatever goes wrong on the connection closes it: the engine then forgets this connection's groups and watches.
+    `connection` counts connections, so that a caller notices that what it set up is gone.
+    """
+
+    def __init__(self, dialer: Dialer, *, reply_seconds: float = REPLY_SECONDS) -> None:
+        self._dialer = dialer
+        self._reply_seconds = reply_seconds
+        self._stream: Stream | None = None
+        self._numbers = itertools.cycle(range(1, 2**31))
+        self.connection = 0
+
+    async def open(self) -> int:
+        """Connect unless that has been done; return the number of the connection. Raises ChannelError."""
+        if self._stream is None:
+            self._stream = await self._dialer.dial()
+            self.connection += 1
+        return self.connection
+
+    async def ask(self, command: Command, request: Callable[[int], bytes], read: Callable[[bytes], Read]) -> Read:
+        """Ask a question and read its answer.
+
+        Args:
+            command: what is asked; names it in errors, and tells where its return code stands.
+            request: makes the frame for a request id.
+            read: reads the reply's body.
+
+        Raises:
+            EngineError: if the engine refuses the command; the connection stays.
+            ChannelError: if no answer comes in time, or the connection fails.
+            WireError: if the answer is not what the protocol says.
+        """
+        await self.open()
+        assert self._stream is not None
+        number = next(self._numbers)
+        try:
+            async with asyncio.timeout(self._reply_seconds):
+                await self._stream.send(request(number))
+                status, body = await self._reply(self._stream, number)
+            if status != OK:
+                raise EngineError(command.name, status)
+            if command.number in RESULT_AT and (result := read_result(command, body)) != OK:
+                raise EngineError(command.name, result)
+            return read(body)
+        except EngineError:
+            raise
+        except TimeoutError:
+            await self.close()
+            words = f"{command.name}: no answer in {self._reply_seconds:g} s"
+            raise ChannelError(words, ChannelProblem.TIMEOUT) from None
+        except BaseException:  # cancelled in the middle of a frame, too: what comes next could not be told from it
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Close the connection; the next question opens another."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with contextlib.suppress(ChannelError):
+                await stream.close()
+
+    @staticmethod
+    async def _reply(stream: Stream, number: int) -> tuple[int, bytes]:
+        """Return status and body of the reply to a request; a refused request's body is thrown away."""
+        for _ in range(MAX_STRAYS):
+            header = decode_header(await stream.receive_exactly(HEADER.size))
+            if header.type == MODULE_COMMAND and header.request == number and header.status == OK:
+                return header.status, await stream.receive_exactly(header.length)
+            left = header.length
+            while left:
+                chunk = await stream.receive(left)
+                if not chunk:
+                    raise ChannelError("the engine ended inside a frame", ChannelProblem.ENDED)
+                left -= len(chunk)
+            if header.type == MODULE_COMMAND and header.request == number:
+                return header.status, b""
+        raise WireError("reply", f"{MAX_STRAYS} frames came, and none was the answer")

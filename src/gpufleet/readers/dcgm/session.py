@@ -1,0 +1,104 @@
+"""What holds for one connection to an engine: its version, its GPUs, and the form in which it tells latest values."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gpufleet.codecs.dcgm_wire import commands, replies, requests
+from gpufleet.codecs.dcgm_wire.codes import FUNCTION_NOT_FOUND, INSUFFICIENT_SIZE, VERSION_MISMATCH
+from gpufleet.codecs.dcgm_wire.commands import LADDER, MAX_FIELDS, Latest
+from gpufleet.codecs.dcgm_wire.values import GPU, Entity, FieldValue
+from gpufleet.model.errors import GpufleetError
+from gpufleet.readers.dcgm.client import EngineClient, EngineError
+
+SPOKEN_MAJOR = "4"
+"""Major version whose structs are known."""
+
+
+class IncompatibleError(GpufleetError):
+    """The engine is of a version that is not spoken here."""
+
+
+class Session(NamedTuple):
+    """What an engine said when it was first asked.
+
+    Attributes:
+        connection: the client's number of the connection.
+        version: of DCGM.
+        form: in which it tells latest values; not the ladder's first means that others were refused.
+        gpus: its GPUs, by DCGM's ids.
+    """
+
+    connection: int
+    version: str
+    form: Latest
+    gpus: tuple[Entity, ...]
+
+
+async def start(client: EngineClient, fields: Sequence[int]) -> Session:
+    """Ask an engine who it is.
+
+    Args:
+        client: of the engine.
+        fields: with which the forms of latest values are tried.
+
+    Raises:
+        IncompatibleError: if its version is not spoken, or it knows none of the forms.
+        EngineError, ChannelError, WireError: as `EngineClient.ask`.
+    """
+    connection = await client.open()
+    said = await client.ask(commands.VERSION, requests.ask_version, replies.read_version)
+    version = said.get("version", "")
+    if version.partition(".")[0] != SPOKEN_MAJOR:
+        raise IncompatibleError(f"DCGM {version or 'of unknown version'} is not spoken here, {SPOKEN_MAJOR}.x is")
+    ids = await client.ask(commands.ENTITIES, lambda n: requests.ask_entities(n, GPU), replies.read_entities)
+    gpus = tuple(Entity(GPU, id_) for id_ in ids)
+    form = LADDER[0]
+    for form in LADDER:
+        try:
+            await _once(client, form, gpus[:1], fields[:1])
+        except EngineError as error:
+            if error.code not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
+                raise
+        else:
+            return Session(connection, version, form, gpus)
+    raise IncompatibleError(f"DCGM {version} knows none of the forms of latest values that are spoken here")
+
+
+async def latest(
+    client: EngineClient, form: Latest, entities: Sequence[Entity], fields: Sequence[int], *, live: bool = True
+) -> list[FieldValue]:
+    """Ask for the newest values, in as many questions as the form needs; raises as `EngineClient.ask`."""
+    found: list[FieldValue] = []
+    for at in range(0, len(entities), form.entities):
+        some = entities[at : at + form.entities]
+        for first in range(0, len(fields), MAX_FIELDS):
+            found += await _halved(client, form, some, fields[first : first + MAX_FIELDS], live=live)
+    return found
+
+
+async def _halved(
+    client: EngineClient, form: Latest, entities: Sequence[Entity], fields: Sequence[int], *, live: bool
+) -> list[FieldValue]:
+    """Ask; if the answer does not fit its buffer, ask for half of it twice."""
+    try:
+        return await _once(client, form, entities, fields, live=live)
+    except EngineError as error:
+        if error.code != INSUFFICIENT_SIZE or len(entities) * len(fields) < 2:
+            raise
+    if len(entities) > 1:
+        half = len(entities) // 2
+        parts = [(entities[:half], fields), (entities[half:], fields)]
+    else:
+        half = len(fields) // 2
+        parts = [(entities, fields[:half]), (entities, fields[half:])]
+    return [value for some, few in parts for value in await _halved(client, form, some, few, live=live)]
+
+
+async def _once(
+    client: EngineClient, form: Latest, entities: Sequence[Entity], fields: Sequence[int], *, live: bool = True
+) -> list[FieldValue]:
+    return await client.ask(
+        form.command,
+        lambda number: requests.ask_latest(form, number, entities, fields, live=live),
+        lambda body: replies.read_latest(form, body),
+    )

@@ -1,0 +1,46 @@
+"""Addresses lead to the dialer of their kind, or say which forms there are."""
+
+import pytest
+
+from gpufleet.channels.stream.address import dialer_of
+from gpufleet.channels.stream.dialers import HybridVsockDialer, TcpDialer, UnixDialer, VsockDialer
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("tcp://127.0.0.1:5555", TcpDialer),
+        ("tcp://[::1]:5555", TcpDialer),
+        ("tcp://guest.example:65535", TcpDialer),
+        ("unix:///run/dcgm.sock", UnixDialer),
+        ("vsock://42:5555", VsockDialer),
+        ("vsock://3:4294967294", VsockDialer),
+        ("hybrid-vsock:///run/vm/v.sock:5555", HybridVsockDialer),
+    ],
+)
+def test_addresses(address: str, kind: type) -> None:
+    assert type(dialer_of(address)) is kind
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "127.0.0.1:5555",
+        "tcp://127.0.0.1",
+        "tcp://:5555",
+        "tcp://host:0",
+        "tcp://host:65536",
+        "tcp://host:٣",
+        "unix://relative",
+        "vsock://any:5555",
+        "vsock://42",
+        "vsock://2:5555",
+        "vsock://42:4294967295",
+        "hybrid-vsock://relative:1",
+        "http://host:1",
+    ],
+)
+def test_what_is_no_address(address: str) -> None:
+    with pytest.raises(ValueError, match="vsock"):
+        dialer_of(address)

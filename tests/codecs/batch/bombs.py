@@ -1,0 +1,44 @@
+"""Small bodies that unpack to far more than anybody may send."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import zstandard
+
+from tests.codecs.batch.batches import NOW
+
+
+def _many(count: int, element: bytes) -> msgspec.Raw:
+    return msgspec.Raw(b"\xdd" + count.to_bytes(4, "big") + element * count)
+
+
+def _batch(place: int, value: Any) -> bytes:
+    elements = [1, 1, "c", "s", "0" * 32, 1, NOW, None, [], [], [], [], [], []]
+    elements[place] = value
+    return zstandard.ZstdCompressor().compress(msgspec.msgpack.encode(elements))
+
+
+def _block(columns: Any) -> list[Any]:
+    return ["nvml", "fast", "imported", [], [], [], [], [], [], columns]
+
+
+COUNT = 20_000_000
+NAMED_BOMBS: dict[str, Callable[[], bytes]] = {
+    "zeros": lambda: zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 30)),
+    "absence sets": lambda: _batch(10, _many(COUNT, b"\x90")),
+    "absences": lambda: _batch(10, [_many(COUNT, b"\x93\xa1a\xa7no_data\xa0"[:3])]),
+    "blocks": lambda: _batch(11, _many(COUNT, b"\x90")),
+    "columns": lambda: _batch(11, [_block(_many(COUNT, b"\x90"))]),
+    "cells": lambda: _batch(11, [_block([_many(COUNT, b"\xa2ab")])]),
+    "many columns of cells": lambda: _batch(11, [_block([_many(1000, b"\xa2ab")] * 20_000)]),
+    "rows": lambda: _batch(11, [["nvml", "fast", "imported", [], _many(COUNT, b"\xcd\xff\xff")]]),
+    "labels": lambda: _batch(12, [["d", "x", "fast", "imported", [], [], [], [], [_many(COUNT, b"\xa2ab")], [], []]]),
+    "events": lambda: _batch(13, [[0, _many(COUNT // 8, b"\x83\xa4view\xc0\xa4kind\xa1x\xa2at\x01")]]),
+    "attributes": lambda: _batch(
+        13,
+        [[0, [{"view": None, "kind": "x", "at": 1, "attributes": {f"{n:x}": "" for n in range(2_000_000)}}]]],
+    ),
+    "parts": lambda: _batch(13, _many(COUNT, b"\x90")),
+    "deep": lambda: _batch(11, msgspec.Raw(b"\x91" * COUNT)),
+}

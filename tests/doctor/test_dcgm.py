@@ -1,0 +1,76 @@
+"""What the doctor says of an engine, by what the engine does."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gpufleet.channels.stream.dialers import UnixDialer
+from gpufleet.codecs.dcgm_wire.commands import READ_ONLY
+from gpufleet.doctor.check import Check, Verdict
+from gpufleet.doctor.dcgm import examine_engine
+from gpufleet.simulate.dcgm.engine import SimulatedEngine
+from gpufleet.simulate.dcgm.state import EngineState, Fault
+from gpufleet.wiring.clock import SystemClock
+
+
+async def examine(folder: Path, state: EngineState, address: str = "") -> tuple[dict[str, Check], list[int]]:
+    engine = SimulatedEngine(state)
+    serving: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        serving.add(task)
+        await engine.serve(reader, writer)
+
+    server = await asyncio.start_unix_server(serve, folder / "e")
+    checks = await examine_engine(address or f"unix://{folder}/e", UnixDialer(folder / "e"), SystemClock())
+    server.close()
+    await asyncio.gather(*serving)
+    return {check.name: check for check in checks}, engine.asked
+
+
+async def test_a_healthy_engine(tmp_path: Path) -> None:
+    checks, asked = await examine(tmp_path, EngineState.healthy(3))
+    assert {check.verdict for check in checks.values()} == {Verdict.OK}
+    assert checks["GPUs"].found == "3: 0, 1, 2"
+    assert "ENTITIES_GET_LATEST_V4 FUNCTION_NOT_FOUND" in checks["latest values"].found
+    assert set(asked) <= READ_ONLY
+
+
+async def test_an_engine_of_another_version(tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.version = "3.3.5"
+    checks, _ = await examine(tmp_path, state)
+    assert checks["version"].verdict is Verdict.FAILED
+    assert not any(name.startswith("readings") for name in checks)
+
+
+async def test_an_engine_without_gpus(tmp_path: Path) -> None:
+    checks, _ = await examine(tmp_path, EngineState())
+    assert checks["GPUs"].verdict is Verdict.FAILED
+
+
+async def test_an_engine_with_another_time_that_anybody_reaches(tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.clock_ahead = 60_000_000
+    checks, _ = await examine(tmp_path, state, "vsock://42:5555")
+    assert checks["clock"].verdict is Verdict.WARNING
+    assert checks["clock"].found.startswith("+")
+    assert checks["who reaches it"].verdict is Verdict.WARNING
+
+
+@pytest.mark.parametrize("fault", [Fault.WRONG_MAGIC, Fault.HANG_UP, Fault.LYING_COUNT])
+async def test_what_is_no_engine(fault: Fault, tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.faults.add(fault)
+    checks, _ = await examine(tmp_path, state)
+    assert checks["engine"].verdict is Verdict.FAILED
+
+
+async def test_a_lost_gpu_fails_nothing_and_is_counted(tmp_path: Path) -> None:
+    state = EngineState.healthy(2)
+    state.gpus[1].statuses = dict.fromkeys(set(state.gpus[1].values) - {54, 57}, -18)
+    checks, _ = await examine(tmp_path, state)
+    assert "gpu_lost" in checks["readings, fast"].found

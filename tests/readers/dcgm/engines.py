@@ -1,0 +1,36 @@
+"""A reader over a real socket to a simulated engine."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from gpufleet.channels.stream.dialers import UnixDialer
+from gpufleet.readers.dcgm.reader import DcgmReader
+from gpufleet.simulate.dcgm.engine import SimulatedEngine
+from gpufleet.simulate.dcgm.state import EngineState
+from gpufleet.wiring.clock import SystemClock
+
+
+@contextlib.asynccontextmanager
+async def reading(
+    folder: Path, state: EngineState, *, reply_seconds: float = 5.0
+) -> AsyncIterator[tuple[DcgmReader, SimulatedEngine]]:
+    """Serve the state on a Unix socket; give a reader of it."""
+    engine = SimulatedEngine(state)
+    serving: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        serving.add(task)
+        await engine.serve(reader, writer)
+
+    server = await asyncio.start_unix_server(serve, folder / "engine")
+    reader = DcgmReader(UnixDialer(folder / "engine"), SystemClock(), reply_seconds=reply_seconds)
+    try:
+        yield reader, engine
+    finally:
+        await reader.close()
+        server.close()
+        await asyncio.gather(*serving)  # they end with their connections

@@ -1,0 +1,257 @@
+"""What an engine knows is what is read, in the catalogue's units; what it does not know is absent, and why."""
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.codecs.dcgm_wire.commands import READ_ONLY
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.errors import ReaderError
+from gpufleet.model.reading import Sample
+from gpufleet.model.round import Round
+from gpufleet.model.view import Side, ViewKind
+from gpufleet.readers.dcgm.mapping import ROWS
+from gpufleet.simulate.dcgm.state import EngineState, Fault, SimulatedGpu, healthy_values, vgpu_guest_values
+from tests.readers.dcgm.engines import reading
+
+LANES = (Lane.STATIC, Lane.FAST, Lane.SLOW)
+
+
+def of_gpu(found: Round, index: int) -> Sample:
+    (sample,) = [sample for sample in found.samples if sample.view is not None and sample.view.index == index]
+    return sample
+
+
+def of_machine(found: Round) -> Sample:
+    (sample,) = [sample for sample in found.samples if sample.view is None]
+    return sample
+
+
+def test_every_row_names_the_field_that_the_catalogue_names() -> None:
+    for row in ROWS:
+        assert row.field in CATALOGUE[row.metric].dcgm, row.metric
+
+
+async def test_values_are_the_engines_in_the_catalogues_units(tmp_path: Path) -> None:
+    async with reading(tmp_path, EngineState.healthy(8)) as (reader, _):
+        rounds = {lane: await reader.read(lane) for lane in LANES}
+    assert not [error for found in rounds.values() for error in found.errors]
+    fast = of_gpu(rounds[Lane.FAST], 3)
+    assert fast.view is not None
+    assert (fast.view.kind, fast.view.side) == (ViewKind.GPU, Side.HOST)
+    assert fast.view.uuid == "GPU-5b4e07f6-3a86-4340-039d-000000000003"
+    assert fast.view.pci_address == "0000:08:00.0"
+    expected = {
+        "gpu_utilization_ratio": 0.84,
+        "gpu_memory_activity_ratio": 0.36,
+        "gpu_encoder_utilization_ratio": 0.0,
+        "gpu_decoder_utilization_ratio": 0.08,
+        "gpu_memory_total_bytes": 143_771 << 20,
+        "gpu_memory_free_bytes": 141_700 << 20,
+        "gpu_memory_used_bytes": 1_400 << 20,
+        "gpu_memory_reserved_bytes": 671 << 20,
+        "gpu_bar1_total_bytes": 262_144 << 20,
+        "gpu_bar1_used_bytes": 6 << 20,
+        "gpu_temperature_celsius": 38.0,
+        "gpu_memory_temperature_celsius": 44.0,
+        "gpu_temperature_margin_celsius": 49.0,
+        "gpu_power_watts": 315.25,
+        "gpu_power_instant_watts": 321.5,
+        "gpu_power_limit_watts": 690.0,
+        "gpu_energy_joules_total": 123_456.792,
+        "gpu_sm_clock_hertz": 1_935_000_000,
+        "gpu_memory_clock_hertz": 3_201_000_000,
+        "gpu_video_clock_hertz": 1_500_000_000,
+        "gpu_clock_event_reasons_mask": 4,
+        "gpu_performance_state": 0,
+        "gpu_ecc_corrected_errors_total": 10,
+        "gpu_ecc_uncorrected_errors_total": 1,
+        "gpu_pcie_link_generation": 4,
+        "gpu_pcie_link_width": 15,
+        "gpu_pcie_replays_total": 5,
+        "gpu_state": "ok",
+    }
+    assert fast.values == expected
+    active = {dim.labels[0]: dim.value for dim in fast.dims if dim.metric == "gpu_clock_event_active"}
+    assert active["sw_power_cap"] == 1
+    assert sum(value for value in active.values() if isinstance(value, int)) == 1
+    (fan,) = [dim.value for dim in fast.dims if dim.metric == "gpu_fan_speed_ratio"]
+    assert fan == Absent(Reason.NOT_SUPPORTED, "DCGM 191")
+    assert of_gpu(rounds[Lane.SLOW], 1).values == {
+        "gpu_ecc_corrected_lifetime_errors_total": 18,
+        "gpu_ecc_uncorrected_lifetime_errors_total": 3,
+        "gpu_remapped_rows_correctable": 9,
+        "gpu_remapped_rows_uncorrectable": 4,
+        "gpu_row_remap_pending": 1,
+        "gpu_row_remap_failed": 0,
+        "gpu_mig_mode": "disabled",
+    }
+    assert of_gpu(rounds[Lane.STATIC], 7).values == {
+        "gpu_power_default_limit_watts": 700.0,
+        "gpu_sm_clock_max_hertz": 1_995_000_000,
+        "gpu_pcie_link_generation_max": 5,
+        "gpu_pcie_link_width_max": 16,
+        "gpu_persistence_mode": "enabled",
+        "gpu_compute_mode": "default",
+        "gpu_virtualization_mode": "passthrough",
+        "gpu_name": "NVIDIA H200",
+        "gpu_serial": "1650024000007",
+        "gpu_vbios_version": "96.00.CF.00.01",
+        "gpu_minor_number": "7",
+        "gpu_pci_address": "0000:0c:00.0",
+    }
+    assert of_machine(rounds[Lane.STATIC]).values == {"dcgm_version": "4.5.3", "dcgm_compatibility": "first_choice"}
+
+
+async def test_the_guests_clock_is_told_and_not_used(tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.clock_ahead = -3600_000_000
+    async with reading(tmp_path, state) as (reader, _):
+        ours = await reader.read(Lane.FAST)
+        offset = of_machine(ours).values["dcgm_clock_offset_seconds"]
+        assert isinstance(offset, float)
+        assert offset == pytest.approx(-3600, abs=60)
+        state.clock_ahead = 0
+        later = await reader.read(Lane.FAST)
+    assert of_gpu(ours, 0).measured_at < of_gpu(later, 0).measured_at
+
+
+async def test_a_vgpu_guest_says_what_it_cannot_see(tmp_path: Path) -> None:
+    async with reading(tmp_path, EngineState(gpus={0: SimulatedGpu(vgpu_guest_values())})) as (reader, _):
+        rounds = {lane: await reader.read(lane) for lane in LANES}
+    fast = of_gpu(rounds[Lane.FAST], 0).values
+    assert fast["gpu_memory_total_bytes"] == 20_480 << 20
+    assert fast["gpu_utilization_ratio"] == 0.87
+    for hidden in ("gpu_temperature_celsius", "gpu_power_watts", "gpu_energy_joules_total", "gpu_pcie_link_width"):
+        absent = fast[hidden]
+        assert isinstance(absent, Absent)
+        assert absent.reason is Reason.NOT_IN_GUEST, hidden
+    assert of_gpu(rounds[Lane.STATIC], 0).values["gpu_virtualization_mode"] == "vgpu_guest"
+
+
+async def test_mig_leaves_no_false_zero(tmp_path: Path) -> None:
+    values = healthy_values(0) | {67: 1, 203: 0}
+    async with reading(tmp_path, EngineState(gpus={0: SimulatedGpu(values)})) as (reader, _):
+        fast = of_gpu(await reader.read(Lane.FAST), 0).values
+    assert fast["gpu_utilization_ratio"] == Absent(Reason.NOT_IN_MIG_MODE)
+    assert fast["gpu_power_watts"] == 312.25
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(-6, Reason.NOT_SUPPORTED), (-17, Reason.NOT_PERMITTED), (-14, Reason.NO_DATA), (-3, Reason.DRIVER_ERROR)],
+)
+async def test_a_value_with_a_status_is_absent_by_itself(status: int, reason: Reason, tmp_path: Path) -> None:
+    state = EngineState.healthy(2)
+    state.gpus[1].statuses[155] = status
+    async with reading(tmp_path, state) as (reader, _):
+        found = await reader.read(Lane.FAST)
+    absent = of_gpu(found, 1).values["gpu_power_watts"]
+    assert isinstance(absent, Absent)
+    assert absent.reason is reason
+    assert of_gpu(found, 0).values["gpu_power_watts"] == 312.25
+    assert of_gpu(found, 1).values["gpu_temperature_celsius"] == 36.0
+
+
+async def test_a_lost_gpu_keeps_its_name_and_the_others_their_values(tmp_path: Path) -> None:
+    state = EngineState.healthy(2)
+    state.gpus[1].statuses = dict.fromkeys(set(state.gpus[1].values) - {54, 57}, -18)
+    async with reading(tmp_path, state) as (reader, _):
+        found = await reader.read(Lane.FAST)
+    lost = of_gpu(found, 1).values
+    assert lost["gpu_state"] == "lost"
+    assert {value.reason for name, value in lost.items() if isinstance(value, Absent)} == {Reason.GPU_LOST}
+    assert of_gpu(found, 0).values["gpu_state"] == "ok"
+
+
+async def test_a_gpu_without_a_name_is_an_error_and_no_row(tmp_path: Path) -> None:
+    state = EngineState.healthy(2)
+    state.gpus[1].values |= {54: "<<<NULL>>>", 57: "nowhere"}
+    async with reading(tmp_path, state) as (reader, _):
+        found = await reader.read(Lane.FAST)
+    assert [sample.view.index for sample in found.samples if sample.view] == [0]
+    assert "GPU 1" in found.errors[0]
+
+
+@pytest.mark.parametrize(
+    ("forms", "compatibility"),
+    [({22, 52, 63, 79}, "first_choice"), ({79}, "fallback"), ({22, 52}, "fallback"), ({22}, "fallback")],
+)
+async def test_older_and_newer_engines_are_asked_in_the_form_they_know(
+    forms: set[int], compatibility: str, tmp_path: Path
+) -> None:
+    state = EngineState.healthy(32)
+    state.forms = frozenset(forms)
+    async with reading(tmp_path, state) as (reader, engine):
+        static, fast = await reader.read(Lane.STATIC), await reader.read(Lane.FAST)
+        assert of_machine(static).values["dcgm_compatibility"] == compatibility
+        assert len(fast.samples) == 33
+        assert of_gpu(fast, 31).values["gpu_power_watts"] == 343.25
+        assert set(engine.asked) <= READ_ONLY
+        assert engine.connections == 1
+
+
+@pytest.mark.parametrize(("version", "forms"), [("3.3.5", {63}), ("", {63}), ("4.9.0", set())])
+async def test_an_engine_that_is_not_spoken_says_so(version: str, forms: set[int], tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.version, state.forms = version, frozenset(forms)
+    async with reading(tmp_path, state) as (reader, _):
+        with pytest.raises(ReaderError, match="DCGM") as caught:
+            await reader.read(Lane.FAST)
+    assert caught.value.absence is Reason.NOT_SUPPORTED
+
+
+async def test_an_engine_without_gpus(tmp_path: Path) -> None:
+    async with reading(tmp_path, EngineState()) as (reader, _):
+        with pytest.raises(ReaderError, match="no GPU") as caught:
+            await reader.read(Lane.FAST)
+    assert caught.value.absence is Reason.NO_SUPPORTED_GPU
+
+
+@pytest.mark.parametrize("fault", [Fault.REORDER, Fault.NOTIFY, Fault.TRICKLE])
+async def test_an_odd_engine_is_read_all_the_same(fault: Fault, tmp_path: Path) -> None:
+    state = EngineState.healthy(2)
+    state.faults.add(fault)
+    async with reading(tmp_path, state) as (reader, _):
+        assert of_gpu(await reader.read(Lane.FAST), 1).values["gpu_power_watts"] == 313.25
+
+
+BROKEN = {
+    Fault.WRONG_MAGIC: "not DCGM's",
+    Fault.NO_REPLY: "no answer in 0.2 s",
+    Fault.VERSION_MISMATCH: "none of the forms",
+    Fault.ZERO_RECORD: "a record of 0 bytes",
+    Fault.LONG_RECORD: "a record of 65535 bytes",
+    Fault.LONG_BODY: "2147483647 bytes",
+    Fault.SHORT_BODY: "a reply of 30 bytes",
+    Fault.LYING_COUNT: "5000",
+    Fault.FLOOD: "none was the answer",
+    Fault.HANG_UP: "ended",
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+async def test_a_broken_engine_costs_its_reader_a_pass_and_no_more(fault: Fault, tmp_path: Path) -> None:
+    state = EngineState.healthy(2)
+    async with reading(tmp_path, state, reply_seconds=0.2) as (reader, _):
+        for _ in range(2):
+            state.faults = {fault}
+            with pytest.raises(ReaderError, match=BROKEN[fault]):
+                await reader.read(Lane.STATIC)
+            state.faults = set()
+            assert of_gpu(await reader.read(Lane.FAST), 1).values["gpu_power_watts"] == 313.25
+
+
+def test_every_fault_is_tried() -> None:
+    assert set(Fault) == {*BROKEN, Fault.REORDER, Fault.NOTIFY, Fault.TRICKLE}
+
+
+async def test_an_engine_that_was_restarted_is_asked_anew(tmp_path: Path) -> None:
+    state = EngineState.healthy(2)
+    async with reading(tmp_path, state) as (reader, engine):
+        await reader.read(Lane.FAST)
+        await reader.close()
+        state.gpus = EngineState.healthy(3).gpus
+        assert len((await reader.read(Lane.FAST)).samples) == 4
+        assert engine.connections == 2
