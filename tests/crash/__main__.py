@@ -55,7 +55,7 @@ def main() -> int:
     print(f"\nSeconds from the end of a fault\n\n{render(outcome.times)}\n")
     print(
         f"{verdict.acknowledged} batches acknowledged, {verdict.values} values of them checked, "
-        f"{verdict.rows} rows in the store, {verdict.lost} batches lost and counted"
+        f"{verdict.rows} rows in the store; {verdict.lost} batches lost, {verdict.counted} counted by their senders"
     )
     if not verdict.problems:
         print("nothing lost that is not counted, nothing doubled, nothing crashed")

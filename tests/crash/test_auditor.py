@@ -68,6 +68,9 @@ def sequence_problems(ledger: Ledger, said: dict[str, Any]) -> list[str]:
 def test_a_hole_that_the_sender_counts_is_well_and_another_is_not() -> None:
     counted = Ledger("node-a", EPOCH, 10, frozenset({1, 2, 3, 5, 6, 7, 8, 9, 10}), lost=1)
     assert sequence_problems(counted, heard(9, 10, 1, [[4, 4]])) == []
+    verdict = Verdict()
+    audit_sequences(verdict, [counted], heard(9, 10, 1, [[4, 4]]))
+    assert (verdict.lost, verdict.counted) == (1, 1)
     (problem,) = sequence_problems(counted, heard(8, 10, 2, [[4, 4], [7, 7]]))[1:]
     assert problem.endswith("2 of 10 never came, and 1 are counted as lost")
     assert (
