@@ -53,3 +53,34 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     done = gpufleet("config", "init", "--output", str(tmp_path / "none" / "agent.toml"))
     assert done.returncode == 1
     assert "cannot be written: No such file or directory" in done.stderr
+
+
+def test_the_files_that_are_named_have_to_be_there(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text(f'token_file = "{tmp_path}/none"\n[hub]\nurl = "https://hub:8470"\nca = "{tmp_path}"\n')
+    done = gpufleet("config", "validate", "--config", str(file))
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        f"gpufleet: {file}: token_file: {tmp_path}/none: No such file or directory",
+        f"gpufleet: {file}: hub.ca: {tmp_path} is a folder",
+    ]
+    (tmp_path / "none").write_text("x")
+    file.write_text(f'token_file = "{tmp_path}/none"\n')
+    assert gpufleet("config", "validate", "--config", str(file)).returncode == 0
+
+
+def test_a_file_of_the_other_daemon_is_recognised(tmp_path: Path) -> None:
+    file = tmp_path / "hub.toml"
+    file.write_text('auth = "tokens"\n')
+    done = gpufleet("config", "validate", "--config", str(file))
+    assert done.returncode == 2
+    assert "auth: unknown key" in done.stderr
+    assert "--for hub" in done.stderr.splitlines()[-1]
+    file.write_text("nonsense = 1\n")
+    assert "--for" not in gpufleet("config", "validate", "--config", str(file)).stderr
+
+
+def test_errors_name_the_option_that_was_given(tmp_path: Path) -> None:
+    done = gpufleet("agent", "--hub", "nowhere", "--state", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.startswith("gpufleet: --hub: ")

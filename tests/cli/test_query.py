@@ -1,16 +1,25 @@
 """`gpufleet query` and `gpufleet allocation` against a running hub, and against none."""
 
 import asyncio
+import http.server
 import json
 import os
+import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from tests.fakes.batches import body
+from gpufleet.codecs.batch import encode
+from gpufleet.model.status import Heartbeat
+from gpufleet.model.time import to_datetime
+from tests.fakes.batches import body, make_batch
+from tests.support.authority import Authority
+from tests.support.command import gpufleet
 from tests.support.processes import free_port
 from tests.web.hub.site import Site, now, running_site
 
@@ -88,3 +97,90 @@ async def test_what_is_not_there_is_said_in_the_hub_s_words(site: Site) -> None:
     code, _, err = await run("query", "allocation", "none", "--hub", site.hub.url)
     assert code == 1
     assert "there is no allocation 'none'" in err
+
+
+async def test_senders_show_since_when_something_waits(tmp_path: Path) -> None:
+    at = now()
+    heartbeat = Heartbeat(
+        interval_seconds=30, version="9", started_at=at, queue_records=7, oldest_unsent=at - 60 * 10**9
+    )
+    async with running_site(tmp_path) as site:
+        await site.post(encode(msgspec.structs.replace(make_batch(1, at), heartbeat=heartbeat)))
+        code, out, _ = await run("query", "senders", "--hub", site.hub.url)
+    assert code == 0
+    titles, row = out.splitlines()
+    assert "oldest unsent" in titles
+    assert f"{to_datetime(at - 60 * 10**9):%Y-%m-%d %H:%M:%S}Z" in row
+
+
+async def test_the_audit_log_from_the_shell(site: Site) -> None:
+    hub = ("--hub", site.hub.url)
+    assert (await run("audit", *hub))[1] == "no entries\n"
+    for name in ("a", "b", "c"):
+        put = ("allocation", "put", name, "--kind", "bare_metal", "--target", "node-a", *hub)
+        assert (await run(*put))[0] == 0
+    code, out, _ = await run("audit", "--limit", "2", *hub)
+    assert code == 0
+    _, newest, second, more = out.splitlines()
+    assert newest.split()[0] == "3"
+    assert "PUT /v1/allocations/c" in newest
+    assert "local" in newest
+    assert "PUT /v1/allocations/b" in second
+    assert more == "older ones: --before 2"
+    code, out, _ = await run("audit", "--before", "2", "--json", *hub)
+    assert [one["number"] for one in json.loads(out)] == [1]
+    assert (await run("audit", "--limit", "0", *hub))[0] == 2
+
+
+async def test_why_takes_what_is_no_device_for_an_allocation_here(site: Site, tmp_path: Path) -> None:
+    """The hub on this host is at its default address, so here it is asked for, and not there or not found."""
+    code, _, err = await run("why", "my-allocation")
+    assert code == 1
+    lines = err.splitlines()
+    assert "no device of" in lines[0]
+    assert lines[1].startswith(
+        "gpufleet: nor is it an allocation here: http://127.0.0.1:8470/v1/allocations/my-allocation"
+    )
+    assert lines[2] == "gpufleet: for one of another hub give --hub URL"
+
+
+def test_tls_errors_say_what_to_try(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.issue(tmp_path / "crt", tmp_path / "key")
+    other = Authority(tmp_path, "other")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "crt", tmp_path / "key")
+    with Serving(context) as secure, Serving(None) as plain:
+        for arguments, words in (
+            (("--hub", f"https://127.0.0.1:{secure}"), "--ca FILE, or GPUFLEET_CA"),
+            (("--hub", f"https://127.0.0.1:{secure}", "--ca", str(other.file)), "does not hold the authority"),
+            (
+                ("--hub", f"https://localhost:{secure}", "--ca", str(authority.file)),
+                "a name that its certificate is for",
+            ),
+            (("--hub", f"https://127.0.0.1:{plain}"), "ask by http://"),
+            (("--hub", f"http://127.0.0.1:{secure}"), "ask by https://"),
+        ):
+            done = gpufleet("query", "nodes", *arguments)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert words in done.stderr, done.stderr
+
+
+class Serving:
+    """A server on loopback that answers 404 to everything; gives its port."""
+
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
+        self._server.handle_error = lambda *_: None  # type: ignore[method-assign]  # handshakes fail on purpose
+        if context is not None:
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+
+    def __enter__(self) -> int:
+        self._thread.start()
+        return int(self._server.server_address[1])
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

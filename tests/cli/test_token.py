@@ -53,8 +53,9 @@ def test_an_expiry_is_a_span(tmp_path: Path) -> None:
         (("create", "--role", "admin", "--cluster", "a"), 1, "no other role is"),
         (("create", "--role", "root"), 2, "root"),
         (("create", "--role", "admin", "--expires-in", "soon"), 2, "not a span of time"),
-        (("rotate", "none", "--overlap", "-1"), 2, ""),
-        (("revoke", "none"), 1, "there is no token 'none'"),
+        (("rotate", "none", "--overlap", "-1"), 1, "there is no registry at "),
+        (("revoke", "none"), 1, "there is no registry at "),
+        (("list",), 1, "there is no registry at "),
         (("list", "--registry", "mystery://x"), 1, "DSN cannot be used"),
     ],
 )
@@ -63,6 +64,17 @@ def test_what_cannot_be_done_says_so(tmp_path: Path, arguments: tuple[str, ...],
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_looking_makes_no_registry(tmp_path: Path) -> None:
+    for asked in (("list",), ("rotate", "none"), ("revoke", "none")):
+        assert gpufleet("token", *asked, "--state", str(tmp_path)).returncode == 1
+    assert list(tmp_path.iterdir()) == []
+    assert gpufleet("token", "create", "--role", "admin", "--state", str(tmp_path)).returncode == 0
+    unknown = gpufleet("token", "revoke", "none", "--state", str(tmp_path))
+    assert (unknown.returncode, "there is no token 'none'" in unknown.stderr) == (1, True)
+    overlap = gpufleet("token", "rotate", "none", "--overlap", "-1", "--state", str(tmp_path))
+    assert overlap.returncode == 2
 
 
 def test_a_token_does_not_go_over_the_network_in_the_clear(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from gpufleet.config import agent, hub
 from gpufleet.config.load import leaves, resolve
-from gpufleet.config.template import render_template
+from gpufleet.config.template import NOT_SET, render_template
 
 RECORDS: dict[str, tuple[type[msgspec.Struct], str]] = {
     "agent": (agent.AgentConfig, agent.ENV_PREFIX),
     "hub": (hub.HubConfig, hub.ENV_PREFIX),
 }
-COMMENTED = re.compile(r"#(\w+ = .*)")
+COMMENTED = re.compile(rf"#(\w+ = .*)(?<!{NOT_SET})")
 
 
 def template(daemon: str) -> str:
@@ -60,13 +60,22 @@ class TestDaemons:
         resolved = resolve(record, file=file, env_prefix=prefix, env={}, flags={})
         assert resolved.config == resolve(record, file=None, env_prefix=prefix, env={}, flags={}).config
 
+    def test_every_line_that_is_not_set_can_be(self, daemon: str, tmp_path: Path) -> None:
+        text = template(daemon)
+        assert '"..."' not in text, "a key without an example"
+        file = tmp_path / "config.toml"
+        file.write_text(re.sub(r"^#(?=\w+ = )", "", text, flags=re.MULTILINE))
+        record, prefix = RECORDS[daemon]
+        resolved = resolve(record, file=file, env_prefix=prefix, env={}, flags={})
+        assert resolved.origins.keys() == {key for key, _ in leaves(record)}
+
 
 class Inner(msgspec.Struct):
     """A table.
 
     Attributes:
         one, two: told together,
-            over two lines.
+            over two lines, such as `b`.
         three: `code` first.
 
     Not an attribute: this.
@@ -97,11 +106,11 @@ def test_the_form() -> None:
         "\n"
         "# A table.\n"
         "[inner]\n"
-        "# Told together, over two lines.\n"
+        "# Told together, over two lines, such as `b`.\n"
         "#one = 1\n"
         "\n"
-        "# Told together, over two lines.\n"
-        "# two = (not set)\n"
+        "# Told together, over two lines, such as `b`.\n"
+        '#two = "b"  # an example: not set by default\n'
         "\n"
         "# `code` first. One of b, a.\n"
         '#three = "b"\n'

@@ -11,7 +11,9 @@ import pytest
 
 from gpufleet.agent.agent import FLUSH_SECONDS
 from gpufleet.config.agent import default_state
+from gpufleet.hub.relay import STOP_SECONDS as LAST_POSTS_SECONDS
 from gpufleet.readers.nvml.watch import Limits
+from gpufleet.wiring.hub import STOP_SECONDS
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
 from tests.support import peers
@@ -20,7 +22,7 @@ from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.units import UNITS, unit_value, unit_values
 from tests.support.waiting import wait_until
 
-AGENT, HUB = UNITS / "gpufleet-agent.service", UNITS / "gpufleet-hub.service"
+AGENT, HUB, RELAY = (UNITS / f"gpufleet-{name}.service" for name in ("agent", "hub", "relay"))
 INSTALLED = "/opt/gpufleet/bin/gpufleet"
 YOUNGER_KEYS = ("RestartSteps", "RestartMaxDelaySec")
 """What systemd before 254 does not know and leaves out, as the units say."""
@@ -46,7 +48,7 @@ def arguments_of(unit: Path) -> list[str]:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("unit", [AGENT, HUB], ids=lambda unit: unit.stem)
+@pytest.mark.parametrize("unit", [AGENT, HUB, RELAY], ids=lambda unit: unit.stem)
 class TestSystemd:
     def test_it_is_right(self, unit: Path, peer: Peer, tmp_path: Path) -> None:
         there = tmp_path / "gpufleet"
@@ -58,7 +60,7 @@ class TestSystemd:
         assert (done.returncode, complaints) == (0, [])
 
     def test_it_is_hardened(self, unit: Path, peer: Peer) -> None:
-        threshold = {AGENT: 20, HUB: 15}[unit]  # tenths; systemd calls up to 20 OK, a bare service has 96
+        threshold = {AGENT: 20, HUB: 15, RELAY: 15}[unit]  # tenths; systemd calls up to 20 OK, a bare service has 96
         done = run(peer("systemd-analyze"), "security", "--offline=yes", f"--threshold={threshold}", unit)
         assert done.returncode == 0, done.stdout
 
@@ -94,6 +96,19 @@ class TestWords:
         assert unit_value(unit, "Service", "Group") in users
 
 
+def test_the_relay_is_a_hub_with_a_configuration_state_and_user_of_its_own() -> None:
+    daemon, *options = arguments_of(RELAY)
+    assert (daemon, options) == ("hub", ["--config", "/etc/gpufleet/relay.toml", "--state", "%S/gpufleet-relay"])
+    assert unit_value(RELAY, "Service", "StateDirectory") == "gpufleet-relay"
+    assert "/var/lib/gpufleet" in unit_values(RELAY, "Service", "InaccessiblePaths")[1]
+    users = [line.split()[1] for line in (UNITS / "gpufleet.sysusers").read_text().splitlines() if line[:2] == "u "]
+    assert unit_value(RELAY, "Service", "User") in users
+    assert unit_value(RELAY, "Service", "User") != unit_value(HUB, "Service", "User")
+    assert (
+        float(unit_value(RELAY, "Service", "TimeoutStopSec").removesuffix("s")) > STOP_SECONDS + LAST_POSTS_SECONDS + 5
+    )
+
+
 def test_the_agent_is_given_the_time_to_stop() -> None:
     nvml = 3 * Limits().grace
     assert float(unit_value(AGENT, "Service", "TimeoutStopSec").removesuffix("s")) > FLUSH_SECONDS + nvml + 5
@@ -112,7 +127,7 @@ def test_the_agent_sees_the_gpus_and_the_processes() -> None:
 def test_users_are_made_by_systemd(peer: Peer, tmp_path: Path) -> None:
     done = run(peer("systemd-sysusers"), "--dry-run", f"--root={tmp_path}", UNITS / "gpufleet.sysusers")
     assert done.returncode == 0, done.stderr
-    for user in ("gpufleet-agent", "gpufleet-hub"):
+    for user in ("gpufleet-agent", "gpufleet-hub", "gpufleet-relay"):
         assert f"user '{user}'" in done.stdout + done.stderr
 
 
@@ -131,6 +146,19 @@ def test_the_identity_becomes_readable_for_the_agents_group(peer: Peer, tmp_path
     assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (0, 4242, 0o440)
 
 
+@pytest.mark.system
+def test_a_relay_works_with_what_its_unit_leaves(confined: "Confined", peer: Peer) -> None:
+    peer("systemd-analyze")
+    at_hub, at_relay = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    hub = confined.start(HUB, "--listen", at_hub)
+    hub.wait_for(f"http://{at_hub}/readyz")
+    relay = confined.start(RELAY, "--listen", at_relay, "--relay-to", f"http://{at_hub}")
+    relay.wait_for(f"http://{at_relay}/readyz")
+    agent = confined.start(AGENT, "--listen", f"127.0.0.1:{free_port()}", "--hub", f"http://{at_relay}")
+    wait_until(lambda: get_json(f"http://{at_hub}/v1/gpus"), what="the hub to know the GPUs")
+    assert [process.stop(60) for process in (agent, relay, hub)] == [0, 0, 0]
+
+
 def can_mount() -> bool:
     unshare = shutil.which("unshare")
     return unshare is not None and os.geteuid() == 0 and subprocess.run([unshare, "-m", "true"]).returncode == 0
@@ -146,12 +174,12 @@ class Confined:
 
     def start(self, unit: Path, *arguments: str) -> Gpufleet:
         name = arguments_of(unit)[0]
-        state = self.folder / name
+        state = self.folder / unit.stem
         state.mkdir()
         place = ["--state", str(state)] if can_mount() else []
         launcher = [sys.executable, "tests/support/confined.py", str(unit), *place, "--"]
         command = [name, "--state", str(state), *arguments]
-        process = Gpufleet(command, self.folder / f"{name}.log", self.driver.environment, launcher=launcher)
+        process = Gpufleet(command, self.folder / f"{unit.stem}.log", self.driver.environment, launcher=launcher)
         self.running.append(process)
         return process
 

@@ -35,6 +35,7 @@ MAY: dict[tuple[str, str], set[Role | None]] = {
     ("GET", "/v1/gpus/{gpu_id}"): {O, A},
     ("GET", "/v1/senders"): {O, A},
     ("GET", "/v1/audit"): {A},
+    ("GET", "/"): {NONE, S, T, O, A},
     ("GET", "/healthz"): {NONE, S, T, O, A},
     ("GET", "/readyz"): {O, A},
     ("GET", "/metrics"): {O, A},

@@ -48,6 +48,7 @@ def agent(
             "state": state,
             "log_level": log_level,
         },
+        named={"hub.url": "--hub"},
     )
     set_up_logs(settings.log_level)
     run_until_stopped(lambda stop: run_agent(settings, stop))

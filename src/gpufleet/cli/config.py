@@ -2,6 +2,7 @@
 
 import enum
 import os
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -11,11 +12,13 @@ from gpufleet.cli.init import STDOUT, Force, Output, write_output
 from gpufleet.cli.options import ConfigFile, Json
 from gpufleet.config.agent import ENV_PREFIX as AGENT_PREFIX
 from gpufleet.config.agent import AgentConfig
+from gpufleet.config.files import missing_files
 from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX
 from gpufleet.config.hub import HubConfig
-from gpufleet.config.load import Resolved, leaves, resolve
+from gpufleet.config.load import ConfigProblemsError, Resolved, leaves, resolve
 from gpufleet.config.template import render_template
 from gpufleet.config.toml import render_toml
+from gpufleet.model.errors import ConfigError
 
 config_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="What configuration is in force, whether it is right, a new file."
@@ -60,8 +63,17 @@ def validate(
     daemon: For = Daemon.AGENT,
     config: ConfigFile = None,
 ) -> None:
-    """Say whether the configuration is right; ends with 2, and every problem, if it is not."""
-    _resolve(daemon, config)
+    """Say whether the configuration is right and the files it names are there; if not, end with 2 and every problem."""
+    try:
+        problems = missing_files(_resolve(daemon, config))
+    except ConfigProblemsError as error:
+        other = Daemon.HUB if daemon is Daemon.AGENT else Daemon.AGENT
+        if config is None or not _is_right(other, config):
+            raise
+        hint = ConfigError(str(config), "", f"would be right for the {other}: gpufleet config validate --for {other}")
+        raise ConfigProblemsError((*error.problems, hint)) from error
+    if problems:
+        raise ConfigProblemsError(problems)
     print(f"the {daemon}'s configuration is right")
 
 
@@ -70,6 +82,14 @@ def init(daemon: For = Daemon.AGENT, output: Output = STDOUT, force: Force = Fal
     """Write a configuration file to begin with: every key, commented out at its default."""
     record, prefix = _RECORDS[daemon]
     write_output(render_template(record, daemon=daemon, env_prefix=prefix), output, force=force)
+
+
+def _is_right(daemon: Daemon, config: Path) -> bool:
+    try:
+        _resolve(daemon, config)
+    except ConfigError:
+        return False
+    return True
 
 
 def _resolve(daemon: Daemon, config: ConfigFile) -> Resolved[Any]:

@@ -16,6 +16,9 @@ from gpufleet.cli.errors import CommandError
 from gpufleet.config.tls import is_loopback
 from gpufleet.config.token_file import TokenFile
 
+_WRONG_NAME = (62, 64)
+"""X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH (openssl/x509_vfy.h)."""
+
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 64 << 20
 
@@ -68,7 +71,7 @@ def _exchange(
             raise CommandError(f"{url} answers {error.code}: {_words(error.read(65_536))}") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise CommandError(f"{url} cannot be asked: {reason}. Is it running, and is this its address?") from error
+        raise CommandError(f"{url} cannot be asked: {reason}. {_advice(reason, access)}") from error
     if len(body) > MAX_BYTES:
         raise CommandError(f"{url} answers with more than {MAX_BYTES} bytes")
     return body
@@ -95,6 +98,21 @@ def _opener(access: Access) -> urllib.request.OpenerDirector:
     except OSError as error:
         raise CommandError(f"{access.ca} holds no certificates of authorities: {error.strerror or error}") from error
     return urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=trusting))
+
+
+def _advice(reason: object, access: Access) -> str:
+    """Say what to try after a failure to connect."""
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        if reason.verify_code in _WRONG_NAME:
+            return "Ask by a name that its certificate is for"
+        if access.ca is not None:
+            return f"{access.ca} does not hold the authority that vouches for it"
+        return "Name the PEM file of the authority that vouches for it: --ca FILE, or GPUFLEET_CA"
+    if isinstance(reason, ssl.SSLError):
+        return "Does it speak plain HTTP? Then ask by http://"
+    if isinstance(reason, http.client.HTTPException | ConnectionResetError):
+        return "Does it speak TLS? Then ask by https://"
+    return "Is it running, and is this its address?"
 
 
 def _words(body: bytes) -> str:

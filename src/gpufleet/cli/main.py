@@ -16,6 +16,7 @@ import typer
 from gpufleet import __version__
 from gpufleet.cli.agent import agent
 from gpufleet.cli.allocation import allocation_app
+from gpufleet.cli.audit import audit
 from gpufleet.cli.cluster import cluster_app
 from gpufleet.cli.config import config_app
 from gpufleet.cli.doctor import doctor_app
@@ -34,7 +35,7 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 # typer does not export the base of its usage errors: click's own, or that of the copy it carries.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
-COMMANDS = (up, snapshot, why, agent, hub, version)
+COMMANDS = (up, snapshot, why, agent, hub, audit, version)
 """Every command, in the order of the help. Their modules import what is heavy only when they run."""
 
 GROUPS = {

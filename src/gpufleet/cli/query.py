@@ -41,7 +41,7 @@ def nodes(
     ca: CaOption = None,
 ) -> None:
     """Every node: its GPUs, how fresh it is, its newest error."""
-    _ask(hub, "/v1/nodes", {"cluster": cluster}, tuple[NodeRecord, ...], "nodes", json, Access(token_file, ca))
+    ask(hub, "/v1/nodes", {"cluster": cluster}, tuple[NodeRecord, ...], "nodes", json, Access(token_file, ca))
 
 
 @query_app.command()
@@ -53,7 +53,7 @@ def machines(
     ca: CaOption = None,
 ) -> None:
     """Every machine, nodes and guests, with the hub's ids."""
-    _ask(hub, "/v1/machines", {"cluster": cluster}, tuple[MachineRecord, ...], "machines", json, Access(token_file, ca))
+    ask(hub, "/v1/machines", {"cluster": cluster}, tuple[MachineRecord, ...], "machines", json, Access(token_file, ca))
 
 
 @query_app.command()
@@ -66,7 +66,7 @@ def gpus(
     ca: CaOption = None,
 ) -> None:
     """Every GPU, MIG device and vGPU instance, as each side sees it."""
-    _ask(
+    ask(
         hub,
         "/v1/gpus",
         {"cluster": cluster, "machine": machine},
@@ -82,7 +82,7 @@ def allocations(
     hub: HubUrl = HUB_URL, json: Json = False, token_file: TokenFileOption = None, ca: CaOption = None
 ) -> None:
     """Every allocation: what it points at, whose it is, from when to when."""
-    _ask(hub, "/v1/allocations", {}, tuple[Allocation, ...], "allocations", json, Access(token_file, ca))
+    ask(hub, "/v1/allocations", {}, tuple[Allocation, ...], "allocations", json, Access(token_file, ca))
 
 
 @query_app.command()
@@ -94,7 +94,7 @@ def allocation(
     ca: CaOption = None,
 ) -> None:
     """What an allocation is doing now, and who says so."""
-    _ask(
+    ask(
         hub,
         f"/v1/allocations/{quote(id, safe='')}/metrics",
         {},
@@ -121,7 +121,7 @@ def series(
 ) -> None:
     """What an allocation did over time."""
     wanted = {"metric": metric, "start": start, "end": end, "step": step}
-    _ask(
+    ask(
         hub,
         f"/v1/allocations/{quote(id, safe='')}/series",
         wanted,
@@ -135,12 +135,13 @@ def series(
 @query_app.command()
 def senders(hub: HubUrl = HUB_URL, json: Json = False, token_file: TokenFileOption = None, ca: CaOption = None) -> None:
     """Who posts batches, how late they are, and what is missing of them."""
-    _ask(hub, "/v1/senders", {}, tuple[SenderRecord, ...], "senders", json, Access(token_file, ca))
+    ask(hub, "/v1/senders", {}, tuple[SenderRecord, ...], "senders", json, Access(token_file, ca))
 
 
-def _ask(
+def ask(
     hub: str, path: str, query: dict[str, str | None], answer_type: type[T], kind: str, as_json: bool, access: Access
 ) -> None:
+    """Ask a hub and print the answer, as it came or for people; `kind` names the function of `query_tables`."""
     given = {name: value for name, value in query.items() if value is not None}
     body = get(hub, f"{path}?{urlencode(given)}" if given else path, access)
     if as_json:

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gpufleet.exporters.words import seconds_words, value_words
+from gpufleet.model.access import AuditRecord
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation
 from gpufleet.model.answer import (
     AllocationAnswer,
@@ -118,12 +119,33 @@ def senders(found: Sequence[SenderRecord]) -> list[Table | str]:
             one.version,
             f"late, {_age(one.age_seconds)}" if one.late else _age(one.age_seconds),
             "" if one.queue_records is None else str(one.queue_records),
+            "" if one.oldest_unsent is None else f"{one.oldest_unsent:%Y-%m-%d %H:%M:%S}Z",
             "" if one.dropped_total is None else str(one.dropped_total),
             str(one.missing),
         )
         for one in found
     ]
-    return [_table(("sender", "cluster", "version", "heard", "queued", "dropped", "missing"), rows, "senders")]
+    titles = ("sender", "cluster", "version", "heard", "queued", "oldest unsent", "dropped", "missing")
+    return [_table(titles, rows, "senders")]
+
+
+def audit(found: Sequence[AuditRecord]) -> list[Table | str]:
+    """One row an entry."""
+    rows = [
+        (
+            str(one.number),
+            f"{one.entry.at:%Y-%m-%d %H:%M:%S}Z",
+            one.entry.actor,
+            f"{one.entry.method} {one.entry.path}",
+            str(one.entry.status or ""),
+            one.entry.detail,
+        )
+        for one in found
+    ]
+    lines: list[Table | str] = [_table(("number", "at", "actor", "what", "status", "detail"), rows, "entries")]
+    if found and found[-1].number > 1:
+        lines.append(f"older ones: --before {found[-1].number}")
+    return lines
 
 
 def allocation(found: AllocationAnswer) -> list[Table | str]:

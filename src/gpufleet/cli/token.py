@@ -52,7 +52,7 @@ def create(
     """Make a token and print it, once: it is kept as a digest alone."""
     now = dt.datetime.now(dt.UTC)
     expires_at = None if expires_in is None else now + _span("--expires-in", expires_in)
-    with _tokens(config, state, registry) as tokens:
+    with _tokens(config, state, registry, make=True) as tokens:
         made = tokens.create(role, now, cluster=cluster, tenant=tenant, note=note, expires_at=expires_at)
     _show_secret(*made, json)
 
@@ -102,18 +102,26 @@ def revoke(
 
 
 @contextmanager
-def _tokens(config: Path | None, state: str | None, registry: str | None) -> "Iterator[SqlTokens]":
-    """Open the registry that the hub would open."""
+def _tokens(
+    config: Path | None, state: str | None, registry: str | None, *, make: bool = False
+) -> "Iterator[SqlTokens]":
+    """Open the registry that the hub would open; one that is not there is made only if `make` says so."""
     import os
 
     from gpufleet.config.hub import ENV_PREFIX, HubConfig
     from gpufleet.config.load import load
-    from gpufleet.registry.database import Database
+    from gpufleet.registry.database import Database, sqlite_file
     from gpufleet.registry.tokens import SqlTokens
 
     settings = load(
         HubConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={"state": state, "registry": registry}
     )
+    file = sqlite_file(settings.registry_dsn)
+    if file is not None and not make and not file.exists():
+        raise RegistryError(
+            f"there is no registry at {file}: name the hub's --config or --state; the first token makes it, by "
+            "`gpufleet token create`"
+        )
     if settings.registry is None:
         try:
             settings.folder.mkdir(parents=True, exist_ok=True)

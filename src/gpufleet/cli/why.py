@@ -13,7 +13,7 @@ from gpufleet.cli.devices import find_device
 from gpufleet.cli.errors import CommandError
 from gpufleet.cli.explain import Explanation, explain_answer, explain_device, explain_host
 from gpufleet.cli.fetch import Access, get
-from gpufleet.cli.options import AgentUrl, CaOption, ConfigFile, Json, TokenFileOption
+from gpufleet.cli.options import HUB_URL, AgentUrl, CaOption, ConfigFile, Json, TokenFileOption
 from gpufleet.cli.source import take_snapshot
 from gpufleet.model.answer import AllocationAnswer
 
@@ -24,12 +24,17 @@ def why(
     ],
     json: Json = False,
     agent: AgentUrl = None,
-    hub: Annotated[str | None, typer.Option(metavar="URL", help="Ask this hub about an allocation.")] = None,
+    hub: Annotated[
+        str | None, typer.Option(metavar="URL", help=f"Ask this hub about an allocation [default: {HUB_URL}].")
+    ] = None,
     config: ConfigFile = None,
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Show each reading of a device or allocation with its reader, side, age, and value or reason."""
+    """Show each reading of a device or allocation with its reader, side, age, and value or reason.
+
+    What is no device here is taken for an allocation of the hub on this host.
+    """
     access = Access(token_file, ca)
     explanation = _of_allocation(hub, what, access) if hub is not None else _of_device(what, agent, config, access)
     if json:
@@ -51,10 +56,14 @@ def _of_device(what: str, agent: str | None, config: ConfigFile, access: Access)
     found = find_device(snapshot, what)
     if found is None:
         known = ", ".join(device.uuid or device.pci_address or device.key for device in snapshot.devices) or "none"
-        raise CommandError(
-            f"no device of {snapshot.node.name} is {what}; its devices: {known}. "
-            "For the machine itself say `host`; for an allocation give its hub with --hub URL"
-        )
+        try:
+            return _of_allocation(HUB_URL, what, access)
+        except CommandError as error:
+            raise CommandError(
+                f"no device of {snapshot.node.name} is {what}; its devices: {known}. The machine itself is `host`\n"
+                f"nor is it an allocation here: {error}\n"
+                "for one of another hub give --hub URL"
+            ) from error
     return explain_device(snapshot, *found, now)
 
 

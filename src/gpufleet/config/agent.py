@@ -77,11 +77,11 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Where batches go.
 
     Attributes:
-        url: root of the hub, such as `http://hub:8470`; None means that nothing is pushed.
+        url: root of the hub, such as `https://hub:8470`; None means that nothing is pushed.
         heartbeat_seconds: how often the agent says that it lives, data or not.
         timeout_seconds: a request that takes longer is given up.
-        token_file: file with the sender's token; it is read again when it changes.
-        ca: PEM file of the authorities that vouch for the hub; None means the system's.
+        token_file: file with the sender's token, such as `/etc/gpufleet/sender.token`; read again when it changes.
+        ca: PEM file of the authorities that vouch for the hub, such as `/etc/gpufleet/ca.crt`; None means the system's.
         insecure: present the token over plain HTTP beyond loopback.
     """
 
@@ -116,11 +116,12 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """The agent.
 
     Attributes:
-        node: name to report instead of the host name.
+        node: name to report instead of the host name, such as `gpu-17`.
         cluster: id of the cluster this machine belongs to.
         listen: address and port of `/metrics` and the rest; port 0 lets the kernel choose.
         insecure_listen: listen beyond loopback though TLS or the token is not set.
-        token_file: file with the token that whoever asks must present; None means that none is asked for.
+        token_file: file with the token that whoever asks must present, such as `/etc/gpufleet/agent.token`; None means
+            that none is asked for.
         state: folder of the spool; `agent/` is made in it.
         log_level: the least severe message that is logged.
         tls, lanes, readers, hub, spool: see there.

@@ -62,8 +62,10 @@ class RelayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         to: root of the next hub, such as `https://hub:8470`; None means that this is no relay.
         connections: to the next hub at once.
         timeout_seconds: a request that takes longer is given up.
-        token_file: file with the token to show to the next hub; it is read again when it changes.
-        ca: PEM file of the authorities that vouch for the next hub; None means the system's.
+        token_file: file with the token to show to the next hub, such as `/etc/gpufleet/relay.token`; read again when it
+            changes.
+        ca: PEM file of the authorities that vouch for the next hub, such as `/etc/gpufleet/ca.crt`; None means the
+            system's.
         insecure: show the token over plain HTTP beyond loopback.
     """
 
@@ -88,8 +90,10 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         insecure_listen: listen beyond loopback though TLS or tokens are not set.
         auth: `tokens` asks for one with every request; `none` lets everybody who can connect do everything.
         state: folder of the log, the registry and the embedded store; `hub/` is made in it.
-        store: `chdb:///path` or `clickhouse://...`; None means embedded, in `state`.
-        registry: SQLAlchemy DSN; None means SQLite, in `state`.
+        store: `chdb:///folder`, or a server such as `clickhouse://user:password@host:9000/gpufleet`; None means
+            embedded, in `state`.
+        registry: SQLAlchemy DSN such as `postgresql+psycopg://user:password@host/gpufleet`; None means SQLite, in
+            `state`.
         clusters: ids of clusters that this hub takes batches of, beside those that are registered with it.
         stale_after_seconds: a machine that was not heard of for longer has no current values.
         log_level: the least severe message that is logged.

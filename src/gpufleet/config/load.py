@@ -9,6 +9,7 @@ import difflib
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -72,9 +73,10 @@ def load(
     env_prefix: str,
     env: Mapping[str, str],
     flags: Mapping[str, object],
+    named: Mapping[str, str] = MappingProxyType({}),
 ) -> T:
     """Return the configuration in force; see `resolve`."""
-    return resolve(struct_type, file=file, env_prefix=env_prefix, env=env, flags=flags).config
+    return resolve(struct_type, file=file, env_prefix=env_prefix, env=env, flags=flags, named=named).config
 
 
 def resolve(
@@ -84,6 +86,7 @@ def resolve(
     env_prefix: str,
     env: Mapping[str, str],
     flags: Mapping[str, object],
+    named: Mapping[str, str] = MappingProxyType({}),
 ) -> Resolved[T]:
     """Read all sources and put them together.
 
@@ -94,6 +97,7 @@ def resolve(
             not set. Lists are separated by commas.
         env: the environment.
         flags: dotted key to value; None means that the flag was not given.
+        named: dotted key to the flag, where it is not called as the key is.
 
     Raises:
         ConfigError: for everything that is wrong (`ConfigProblemsError`), each with its source, key and reason.
@@ -104,7 +108,8 @@ def resolve(
     builder.add_environment(env_prefix, env)
     for key, value in flags.items():
         if value is not None:
-            builder.add(f"--{key.replace('.', '-').replace('_', '-')}", key, value, strict=True)
+            flag = named.get(key) or f"--{key.replace('.', '-').replace('_', '-')}"
+            builder.add(flag, key, value, strict=True)
     config = builder.build()
     if builder.problems:
         raise ConfigProblemsError(tuple(builder.problems))

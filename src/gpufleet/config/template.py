@@ -12,7 +12,10 @@ from gpufleet.config.toml import toml_literal
 
 WIDTH = 100
 
+NOT_SET = "  # an example: not set by default"
+
 _ENTRY = re.compile(r"    (\w+(?:, \w+)*): (.+)")
+_EXAMPLE = re.compile(r"such as `([^`]+)`")
 _CONTINUED = re.compile(r"     +(\S.*)")
 
 
@@ -20,7 +23,8 @@ def render_template(struct_type: type[msgspec.Struct], *, daemon: str, env_prefi
     """Return a TOML document that sets nothing.
 
     A line that begins with `#` and a key, without a space between, is a key at its default: taking the `#` away
-    changes nothing yet. What is not set by default has no such line, because TOML has no word for none.
+    changes nothing yet. TOML has no word for none: what is not set by default stands with the example of its words
+    ("such as `...`"), and `NOT_SET` behind it.
 
     Args:
         struct_type: the daemon's record.
@@ -28,7 +32,8 @@ def render_template(struct_type: type[msgspec.Struct], *, daemon: str, env_prefi
         env_prefix: what its environment variables start with.
     """
     lines = [
-        f"# Configuration of the gpufleet {daemon}. Every key is here, at its default: remove a # to set one.",
+        f"# Configuration of the gpufleet {daemon}. Every key is here, at its default or with an example: remove the #",
+        "# right before one to set it.",
         f"# An environment variable goes over a key ({env_prefix}LOG_LEVEL; two underscores enter a table), a flag",
         "# of the command over both.",
         f"# Is it right?  gpufleet config validate --for {daemon} --config FILE",
@@ -43,7 +48,7 @@ def render_template(struct_type: type[msgspec.Struct], *, daemon: str, env_prefi
             lines += ["", *_comment(inspect.cleandoc(owner.__doc__ or "").partition("\n")[0]), f"[{table}]"]
         elif words:
             lines.append("")
-        lines += [*words, _line(name, field)]
+        lines += [*words, _line(name, field, " ".join(words))]
     return "\n".join(lines) + "\n"
 
 
@@ -79,8 +84,11 @@ def _comment(*texts: str) -> list[str]:
     return [f"# {line}" for line in textwrap.wrap(text[:1].upper() + text[1:], WIDTH)]
 
 
-def _line(name: str, field: msgspec.structs.FieldInfo) -> str:
+def _line(name: str, field: msgspec.structs.FieldInfo, words: str) -> str:
     value = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     if value is msgspec.NODEFAULT:
         return f"# {name} = (must be given)"
-    return f"# {name} = (not set)" if value is None else f"#{name} = {toml_literal(value)}"
+    if value is not None:
+        return f"#{name} = {toml_literal(value)}"
+    found = _EXAMPLE.search(words.replace("\n# ", " ").replace(" # ", " "))
+    return f"#{name} = {toml_literal(msgspec.convert(found[1] if found else '...', field.type, strict=False))}{NOT_SET}"

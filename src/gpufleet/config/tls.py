@@ -11,8 +11,9 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The certificate that a listener shows; both or neither. Files that change are read again.
 
     Attributes:
-        certificate: PEM file of the certificate, followed by those of the authorities between it and the root.
-        key: PEM file of its private key, without a passphrase.
+        certificate: PEM file of the certificate, such as `/etc/gpufleet/tls.crt`, followed by those of the authorities
+            between it and the root.
+        key: PEM file of its private key, without a passphrase, such as `/etc/gpufleet/tls.key`.
     """
 
     certificate: str | None = None

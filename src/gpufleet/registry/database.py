@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Self
 
 import sqlalchemy as sa
@@ -82,6 +83,17 @@ class Database:
                 yield connection
         except SQLAlchemyError as error:
             raise RegistryError(f"registry {self._engine.url!r}: {error}") from error
+
+
+def sqlite_file(dsn: str) -> Path | None:
+    """Return the file of an SQLite DSN; None for another database, one in memory, or no DSN at all."""
+    try:
+        url = sa.make_url(dsn)
+    except ArgumentError:
+        return None  # opening says what is wrong with it
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return None
+    return Path(str(url.database))
 
 
 def _set_pragmas(connection: sa.engine.interfaces.DBAPIConnection, _record: object) -> None:

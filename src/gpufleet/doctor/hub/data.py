@@ -3,7 +3,6 @@
 import datetime as dt
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from pathlib import Path
 from typing import TypeVar
 
 from gpufleet.config.hub import HubConfig
@@ -11,7 +10,7 @@ from gpufleet.doctor.hub.facts import Daemon, Kept
 from gpufleet.model.access import Token
 from gpufleet.model.errors import RegistryError, StoreError
 from gpufleet.model.time import NANOS, to_ns
-from gpufleet.registry.database import Database
+from gpufleet.registry.database import Database, sqlite_file
 from gpufleet.registry.migrations import NEWEST
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.registry.tokens import SqlTokens
@@ -79,8 +78,9 @@ def skews_told(senders: Iterable[tuple[str, dt.datetime, dt.datetime]], now: dt.
 
 
 def _of_registry(config: HubConfig, question: Callable[[Database], T], *, any_version: bool = False) -> T | str:
-    if config.registry is None and not Path(config.folder, "registry.sqlite").is_file():
-        return "there is no registry.sqlite yet"
+    file = sqlite_file(config.registry_dsn)
+    if file is not None and not file.is_file():
+        return f"there is no {file} yet"
     try:
         with closing(Database.open(config.registry_dsn)) as database:
             version = database.version()

@@ -38,6 +38,7 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("GET", "/v1/gpus/{gpu_id}"): _READS_ALL,
     ("GET", "/v1/senders"): _READS_ALL,
     ("GET", "/v1/audit"): _ADMIN,
+    ("GET", "/"): OPEN,  # links, and nothing about the fleet
     ("GET", "/healthz"): OPEN,
     ("GET", "/readyz"): _READS_ALL,
     ("GET", "/metrics"): _READS_ALL,

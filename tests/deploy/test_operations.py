@@ -1,0 +1,240 @@
+"""docs/operations.md: its commands are run, and its tables held against what the daemons serve."""
+
+import json
+import os
+import re
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.codecs.batch import CONTENT_TYPE
+from tests.fakes.batches import body
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.scenario import Scenario
+from tests.support.command import gpufleet
+from tests.support.processes import Gpufleet, free_port, get_json, get_text
+from tests.support.waiting import wait_until
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = (DOCS / "operations.md").read_text(encoding="utf-8")
+FAMILY = re.compile(r"`(gpufleet_[a-z0-9_]+)(?:\{[a-z]+\})?`")
+DECLARED = re.compile(r"^# TYPE (\S+) ", re.MULTILINE)
+HOSTS = ("sudo", "systemctl")
+
+
+def commands(name: str) -> str:
+    """Return the block of the page that is marked with this name."""
+    found = re.search(rf"<!-- tested: {name} -->\n```sh\n(.*?)```", PAGE, re.DOTALL)
+    assert found, f"operations.md has no block {name!r}"
+    return found[1]
+
+
+class Host:
+    """A machine with a hub as its service; the page's commands run on it, with its paths moved into a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = folder / "var/lib/gpufleet"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.hub: Gpufleet | None = None
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        # `sudo [-u USER] COMMAND` is the command; systemctl leaves word, as the service is this process's child.
+        self._program("sudo", 'if [ "$1" = -u ]; then shift 2; fi; exec "$@"')
+        self._program("systemctl", f'echo "$1" > {folder}/asked; while [ -e {folder}/asked ]; do sleep 0.05; done')
+
+    def _program(self, name: str, script: str) -> None:
+        file = self.bin / name
+        file.write_text(f"#!/bin/sh\n{script}\n")
+        file.chmod(0o755)
+
+    def start(self) -> None:
+        arguments = ["hub", "--listen", f"127.0.0.1:{self.port}", "--state", str(self.state)]
+        self.hub = Gpufleet(arguments, self.folder / "log")
+        self.hub.wait_for(f"{self.url}/readyz", 60)
+
+    def stop(self) -> None:
+        assert self.hub is not None
+        assert self.hub.stop(60) == 0
+
+    def run(self, name: str) -> None:
+        """Run a block of the page."""
+        script = commands(name).replace("/var/", f"{self.folder}/var/")
+        script = script.replace("/opt/gpufleet/bin/python", os.fspath(Path(os.sys.executable)))  # type: ignore[attr-defined]
+        environment = {**os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}"}
+        asked = self.folder / "asked"
+        with subprocess.Popen(["sh", "-eu", "-c", script], env=environment) as shell:
+            while shell.poll() is None:
+                wait_until(lambda: shell.poll() is not None or (asked.exists() and asked.read_text()), seconds=60)
+                if asked.exists():
+                    {"stop\n": self.stop, "start\n": self.start}[asked.read_text()]()
+                    asked.unlink()
+        assert shell.returncode == 0
+
+    def ask(self, path: str) -> Any:
+        return get_json(f"{self.url}{path}")
+
+    def send(self, path: str, method: str, content: bytes, content_type: str) -> Any:
+        request = urllib.request.Request(
+            f"{self.url}{path}", data=content, method=method, headers={"Content-Type": content_type}
+        )
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return json.load(answer)
+
+    def measure(self, *seqs: int) -> None:
+        """Post batches, and wait until the store has them."""
+        for seq in seqs:
+            self.send("/v1/batches", "POST", body(seq, time.time_ns()), CONTENT_TYPE)
+        wait_until(lambda: "\ngpufleet_hub_wal_records 0\n" in get_text(f"{self.url}/metrics"), what="the store")
+
+    def allocate(self, name: str) -> None:
+        spec = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}}
+        self.send(f"/v1/allocations/{name}", "PUT", json.dumps(spec).encode(), "application/json")
+
+    def missing(self) -> int:
+        (sender,) = self.ask("/v1/senders")
+        count: int = sender["missing"]
+        return count
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path)
+    yield made
+    if made.hub is not None:
+        made.hub.kill()
+
+
+@pytest.mark.timeout(300)
+def test_backup_and_restore_as_they_are_written(host: Host) -> None:
+    host.start()
+    host.measure(1, 2, 3)
+    host.allocate("kept")
+    made = gpufleet("token", "create", "--role", "admin", "--state", str(host.state))
+    (node,) = host.ask("/v1/nodes")
+    host.run("backup")
+    host.measure(4, 5)
+    host.allocate("later")
+    host.run("restore")
+    assert [one["id"] for one in host.ask("/v1/allocations")] == ["kept"]
+    assert made.stderr.split()[2].rstrip(":") in gpufleet("token", "list", "--state", str(host.state)).stdout
+    (restored,) = host.ask("/v1/nodes")
+    assert (restored["machine"]["id"], restored["gpus"]) == (node["machine"]["id"], 2)
+    host.measure(6)  # the sender goes on, and what was acknowledged and is gone is told
+    assert host.missing() == 2
+    assert host.ask("/v1/allocations/kept/metrics")["source"] == "host_local_probe"
+
+
+@pytest.mark.timeout(300)
+def test_the_registry_alone_from_a_running_hub(host: Host) -> None:
+    host.start()
+    host.measure(1)
+    host.allocate("kept")
+    (node,) = host.ask("/v1/nodes")
+    host.run("registry")
+    host.allocate("later")
+    host.measure(2)
+    (host.state / "hub" / "registry.sqlite").write_bytes(b"nothing of it can be read")
+    host.run("restore the registry")
+    assert [one["id"] for one in host.ask("/v1/allocations")] == ["kept"]
+    host.measure(3)
+    assert host.missing() == 1, "as the page says: flushed after the copy"
+    assert [one["machine"]["id"] for one in host.ask("/v1/nodes")] == [node["machine"]["id"]]
+
+
+@pytest.mark.timeout(300)
+def test_a_hub_starts_without_its_registry_or_its_store(host: Host) -> None:
+    host.start()
+    host.measure(1, 2)
+    host.allocate("a")
+    (node,) = host.ask("/v1/nodes")
+    host.stop()
+    (host.state / "hub" / "store").rename(host.folder / "store")
+    host.start()
+    host.measure(3)
+    assert host.missing() == 0
+    (after,) = host.ask("/v1/nodes")
+    assert after["machine"]["id"] == node["machine"]["id"]
+    assert host.ask("/v1/allocations/a/metrics")["source"] == "host_local_probe"
+    host.stop()
+    for file in (host.state / "hub").glob("registry.sqlite*"):
+        file.unlink()
+    host.start()
+    host.measure(4)
+    assert host.missing() == 3
+    assert host.ask("/v1/allocations") == []
+    assert host.ask("/v1/nodes")[0]["machine"]["id"] != node["machine"]["id"]
+
+
+def documented(title: str) -> set[str]:
+    section = PAGE.partition(f"### {title}\n")[2].partition("\n##")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in FAMILY.findall(row)}
+
+
+@pytest.mark.timeout(300)
+def test_every_metric_of_a_daemon_about_itself_is_documented(tmp_path: Path) -> None:
+    ports = {name: free_port() for name in ("hub", "relay", "agent")}
+    at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+    driver = FakeNvml(tmp_path, Scenario.healthy(1))
+    runs = {
+        "hub": ("hub", "--listen", at["hub"]),
+        "relay": ("hub", "--listen", at["relay"], "--relay-to", f"http://{at['hub']}"),
+        "agent": ("agent", "--listen", at["agent"], "--hub", f"http://{at['relay']}"),
+    }
+    running: list[Gpufleet] = []
+    try:
+        for name, arguments in runs.items():
+            state = str(tmp_path / name)
+            running.append(Gpufleet([*arguments, "--state", state], tmp_path / f"{name}.log", driver.environment))
+            running[-1].wait_for(f"http://{at[name]}/readyz", 60)
+        for name, words in (("hub", "last_flush_timestamp"), ("agent", "push_last_success")):
+            wait_until(lambda words=words, name=name: words in get_text(f"http://{at[name]}/metrics"), seconds=60)  # type: ignore[misc]
+        pages = {name: set(DECLARED.findall(get_text(f"http://{at[name]}/metrics"))) for name in runs}
+    finally:
+        for process in running:
+            process.kill()
+    reference = (DOCS / "reference" / "metrics.md").read_text(encoding="utf-8")
+    of_agent = {family for family in pages["agent"] if f"`{family}`" not in reference}
+    assert documented("Metrics of a hub") == pages["hub"]
+    assert documented("Metrics of a relay") == pages["relay"]
+    assert documented("Metrics of an agent about itself") == of_agent
+
+
+def test_every_metric_of_an_alert_is_in_a_table() -> None:
+    rules = PAGE.partition("### Alerts worth having")[2].partition("### ")[0]
+    named = set(re.findall(r"gpufleet_[a-z_]+", rules)) - {"gpufleet"}
+    assert named
+    known = documented("Metrics of a hub") | documented("Metrics of a relay")
+    assert named <= known | documented("Metrics of an agent about itself")
+
+
+@pytest.mark.system
+def test_prometheus_takes_the_alerts(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    block = PAGE.partition("### Alerts worth having\n\n```yaml\n")[2].partition("```")[0]
+    (tmp_path / "rules.yml").write_text(block)
+    done = subprocess.run(
+        [peer("promtool"), "check", "rules", tmp_path / "rules.yml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "9 rules found" in done.stdout
+
+
+def test_words_of_the_logs_are_words_of_the_code() -> None:
+    section = PAGE.partition("### Words in the logs\n")[2].partition("\n##")[0]
+    code = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "src").rglob("*.py"))
+    told = [
+        words for line in section.splitlines() if line.startswith("| `") for words in re.findall(r"`([^`]+)`", line)
+    ]
+    assert len(told) > 10
+    for words in told:
+        if "/" in words:
+            continue
+        for part in filter(None, (part.strip(" ,:") for part in re.split("…|\\bN\\b", words))):
+            assert part in code, words

@@ -1,0 +1,25 @@
+"""The hub's front page."""
+
+import asyncio
+import urllib.request
+from pathlib import Path
+
+from gpufleet.web.hub.access import ACCESS
+from gpufleet.web.hub.front import LINKS, PAGE
+from tests.web.hub.site import running_site
+
+
+async def test_it_is_a_page_and_its_links_lead_somewhere(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+
+        def look(path: str) -> tuple[int, str, str]:
+            with urllib.request.urlopen(site.hub.url + path, timeout=20) as answer:
+                return answer.status, answer.headers["Content-Type"], answer.headers.get("Content-Security-Policy", "")
+
+        status, kind, policy = await asyncio.to_thread(look, "/")
+        assert (status, kind.partition(";")[0]) == (200, "text/html")
+        assert "default-src 'none'" in policy
+        for path, _ in LINKS:
+            assert f'href="{path}"' in PAGE
+            assert (await asyncio.to_thread(look, path))[0] == 200
+            assert ("GET", path) in ACCESS
