@@ -23,7 +23,7 @@ from gpufleet.model.answer import MachineRecord
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.holding import Holding
-from gpufleet.model.ledger import FlushIntent, MachineMatch, Ranges, SenderState, SequenceKey
+from gpufleet.model.ledger import FlushIntent, Held, MachineMatch, SenderState, SequenceKey
 from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
@@ -345,8 +345,8 @@ class Registry(Protocol):
         """Close it; one that is closed stays as it was. Raises NotFoundError."""
         ...
 
-    def sequences(self) -> dict[SequenceKey, Ranges]:
-        """Return the numbers of every batch that has been flushed."""
+    def sequences(self) -> dict[SequenceKey, Held]:
+        """Return the numbers of every batch that has been flushed, and what is remembered of the newest."""
         ...
 
     def senders(self) -> tuple[SenderState, ...]:
@@ -362,9 +362,9 @@ class Registry(Protocol):
         ...
 
     def finish_flush(
-        self, intent: FlushIntent, sequences: Mapping[SequenceKey, Ranges], senders: Sequence[SenderState]
+        self, intent: FlushIntent, sequences: Mapping[SequenceKey, Held], senders: Sequence[SenderState]
     ) -> None:
-        """Forget the intent, and keep the sequence numbers (whole sets) and words of senders, all or nothing."""
+        """Forget the intent, and keep what is held (whole runs) and words of senders, all or nothing."""
         ...
 
     def close(self) -> None:

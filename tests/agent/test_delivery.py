@@ -20,7 +20,7 @@ from gpufleet.model.wire import WireBatch
 from gpufleet.sending.pace import Pace
 from gpufleet.sending.post import HubClient
 from gpufleet.sending.refused import MAX_FILES, Refused
-from gpufleet.spool import Spool
+from gpufleet.spool import Spool, SpoolDiskError
 from tests.fakes.clock import FakeClock
 from tests.fakes.hub import FakeHub
 from tests.support.processes import free_port
@@ -198,7 +198,7 @@ async def test_what_the_hub_does_not_take_now_is_posted_again(
         assert (outbox.stats.failures, outbox.stats.refused) == (1, 0)
 
 
-@pytest.mark.parametrize("status", [400, 409, 413, 415, 422])
+@pytest.mark.parametrize("status", [400, 413, 415, 422])
 async def test_a_batch_that_is_refused_for_good_is_set_aside_and_blocks_nobody(
     rig: Rig, spool: Spool, clock: FakeClock, tmp_path: Path, status: int
 ) -> None:
@@ -219,6 +219,44 @@ async def test_a_batch_that_is_refused_for_good_is_set_aside_and_blocks_nobody(
     (file,) = (tmp_path / "refused").iterdir()
     assert decode(file.read_bytes()).seq == 2
     assert (outbox.stats.refused, outbox.stats.acknowledged) == (1, 2)
+
+
+async def test_an_epoch_that_another_machine_has_too_is_left_with_everything_that_waits(
+    rig: Rig, clock: FakeClock, tmp_path: Path
+) -> None:
+    outbox = outbox_of(rig, clock)
+    for number in range(1, 60):
+        await outbox.post(report(number))
+    copied = rig.spool.epoch
+
+    def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
+        return (409 if batch.epoch == copied else 200), {}
+
+    async with FakeHub.running(answer) as hub, pushing(rig, outbox, hub.url, tmp_path) as pusher:
+        await wait_until_async(rig.empty)
+        await outbox.post(report(60))
+        pusher.wake()
+        await wait_until_async(rig.empty)
+    assert {batch.epoch for batch in hub.taken} == {rig.spool.epoch} != {copied}
+    assert sorted((batch.seq, batch.samples[0].measured_at[0]) for batch in hub.taken) == [(n, n) for n in range(1, 61)]
+    assert (outbox.stats.renewals, outbox.stats.refused, outbox.stats.lost) == (1, 0, 0)
+
+
+async def test_what_only_memory_holds_is_posted_under_another_epoch_too(tmp_path: Path, clock: FakeClock) -> None:
+    def refuse() -> Spool:
+        raise SpoolDiskError("read-only")
+
+    memory = Memory()
+    queue = Queue(refuse, memory)
+    outbox = Outbox(queue, cluster="c", sender="s", heartbeat_seconds=30, config_hash="h", clock=clock)
+    for number in (1, 2, 3):
+        await outbox.post(report(number))
+    before = memory.epoch
+    await queue.renew(before)
+    assert memory.epoch != before
+    assert (memory.newest() or (0, b""))[0] == 3
+    assert decode((memory.oldest() or (0, b""))[1]).epoch == memory.epoch
+    assert memory.bytes == sum(len(body) for _, body in memory._waiting)
 
 
 async def test_what_was_not_delivered_is_delivered_by_the_next_process(tmp_path: Path, clock: FakeClock) -> None:

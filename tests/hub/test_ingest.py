@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.counters import Counters
-from gpufleet.hub.ingest import SMALL_BYTES, ForeignClusterError, Ingest, Standing
+from gpufleet.hub.ingest import SMALL_BYTES, EpochConflictError, ForeignClusterError, Ingest, Standing
 from gpufleet.hub.ledger import MAX_RANGES, Ledger
 from gpufleet.hub.wal import Wal
 from gpufleet.model.errors import SpoolError, WireError
-from gpufleet.model.ledger import SequenceKey
+from gpufleet.model.ledger import Held, SequenceKey
 from tests.fakes.batches import EPOCH, body, gpu_sample, gpu_view
 
 NOW = 10**18
@@ -36,6 +37,7 @@ def make(wal: Wal) -> Iterator[Callable[..., Ingest]]:
                 clusters=frozenset({"local"}),
                 counters=Counters(),
                 decoding=decoding,
+                conflicts=Conflicts(),
             )
 
         yield made
@@ -53,6 +55,23 @@ async def test_the_same_batch_at_the_same_moment_is_written_once(wal: Wal, make:
     taken = await asyncio.gather(*(ingest.take(body(1, NOW), NOW) for _ in range(10)))
     assert sorted(one.status for one in taken) == ["accepted"] + ["duplicate"] * 9
     assert wal.waiting_records == 1
+
+
+async def test_another_body_under_a_number_is_never_acknowledged(wal: Wal, make: Callable[..., Ingest]) -> None:
+    ingest = make()
+    await ingest.take(body(1, NOW), NOW)
+    with pytest.raises(EpochConflictError, match="number 1 came with another content: two machines count under epoch"):
+        await ingest.take(body(1, NOW + 1), NOW)
+    assert (await ingest.take(body(1, NOW), NOW)).status is Standing.DUPLICATE
+    assert wal.waiting_records == 1
+
+
+async def test_nor_while_the_first_is_on_its_way_to_the_disk(wal: Wal, make: Callable[..., Ingest]) -> None:
+    ingest = make()
+    bodies = [body(1, NOW + number % 2) for number in range(10)]
+    results = await asyncio.gather(*(ingest.take(one, NOW) for one in bodies), return_exceptions=True)
+    assert [isinstance(one, EpochConflictError) for one in results] == [False, True] * 5
+    assert [record.body for record in wal.replay()] == [body(1, NOW)]
 
 
 async def test_another_epoch_is_another_run_of_numbers(wal: Wal, make: Callable[..., Ingest]) -> None:
@@ -109,7 +128,7 @@ async def test_a_client_that_goes_away_leaves_ledger_and_log_in_agreement(
 
 
 async def test_holes_in_one_epoch_are_bounded(wal: Wal, make: Callable[..., Ingest]) -> None:
-    ledger = Ledger({KEY: tuple((2 * n, 2 * n) for n in range(1, MAX_RANGES + 1))})
+    ledger = Ledger({KEY: Held(ranges=tuple((2 * n, 2 * n) for n in range(1, MAX_RANGES + 1)))})
     ingest = make(ledger)
     with pytest.raises(WireError, match="one hole too many"):
         await ingest.take(body(10 * MAX_RANGES, NOW), NOW)

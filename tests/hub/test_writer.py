@@ -5,7 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpufleet.codecs.batch import decode
 from gpufleet.hub.counters import Counters
+from gpufleet.hub.digests import digest_of
+from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.wal import WalRecord
 from gpufleet.hub.writer import ISOLATE_AFTER, STUCK_AFTER, Writer
@@ -72,7 +75,8 @@ def refuse(*bad: int) -> object:
 def test_a_flush_writes_and_remembers(hub: Hub) -> None:
     assert hub.writer.flush(records(1, 2, 3)) == [1, 2, 3]
     assert hub.store.seqs == [1, 2, 3]
-    assert hub.registry.sequences() == {KEY: ((1, 3),)}
+    ((key, held),) = hub.registry.sequences().items()
+    assert (key, held.ranges) == (KEY, ((1, 3),))
     assert hub.registry.pending_flush(WAL) is None
     (sender,) = hub.registry.senders()
     assert (sender.heard.seq, sender.heard.received_at) == (3, NOW + 3)
@@ -101,6 +105,16 @@ def test_a_backlog_from_before_a_restart_is_the_same_machine_s(hub: Hub) -> None
     (one,) = hub.registry.machines()
     assert one.conflict is None
     assert one.machine.boot_id == "boot-2"
+
+
+def test_what_tells_a_repetition_from_a_clone_outlives_the_process(hub: Hub) -> None:
+    hub.writer.flush(records(1, 2, 3))
+    hub.start()
+    ledger = Ledger(hub.registry.sequences())
+    assert all(ledger.has(KEY, record.seq, digest_of(record.body)) for record in records(1, 2, 3))
+    clone = body(2, NOW + 77)
+    assert not ledger.has(KEY, 2, digest_of(clone))
+    assert "number 2 came with another content" in ledger.contradiction(KEY, decode(clone))
 
 
 def test_what_was_written_before_a_crash_is_not_written_again(hub: Hub) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.errors import RegistryError
-from gpufleet.model.ledger import FlushIntent, SequenceKey
+from gpufleet.model.ledger import FlushIntent, Held, SequenceKey
 from gpufleet.model.machine import Machine
 from gpufleet.registry.database import Database
 from gpufleet.registry.sql import SqlRegistry
@@ -27,8 +27,9 @@ def written_by(version: int, folder: Path) -> str:
     return f"sqlite:///{file}"
 
 
-def test_version_1_moves_forward_with_everything_in_it(tmp_path: Path) -> None:
-    registry = SqlRegistry.open(written_by(1, tmp_path))
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_earlier_version_moves_forward_with_everything_in_it(tmp_path: Path, version: int) -> None:
+    registry = SqlRegistry.open(written_by(version, tmp_path))
     registry.migrate()
     registry.migrate()  # again changes nothing
     assert {one.id: (one.spec, one.closed_at) for one in registry.clusters()} == {
@@ -43,7 +44,7 @@ def test_version_1_moves_forward_with_everything_in_it(tmp_path: Path) -> None:
     assert all(one.conflict for one in machines)
     known = Machine(name="node-a", machine_id="a" * 32, system_uuid="u1", boot_id="b1")
     assert registry.match("local", "s", known, NOW).id == machines[0].id
-    assert registry.sequences() == {SequenceKey("local", "s", "e" * 32): ((1, 3), (5, 9))}
+    assert registry.sequences() == {SequenceKey("local", "s", "e" * 32): Held(ranges=((1, 3), (5, 9)))}
     assert registry.pending_flush("w" * 32) == FlushIntent(wal="w" * 32, token="t", records={1: ("m-1",)})
     assert [(one.sender, one.heard.seq) for one in registry.senders()] == [("s", 9)]
     registry.put_cluster("local", ClusterSpec(team="blue"), AT)

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
 from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
-from gpufleet.model.ledger import FlushIntent, Heard, SenderState, SequenceKey
+from gpufleet.model.ledger import FlushIntent, Heard, Held, ProcessSpan, SenderState, SequenceKey
 from gpufleet.model.machine import Machine
 from gpufleet.model.time import NANOS
 from gpufleet.registry import tables
@@ -179,12 +179,13 @@ def test_a_flush_is_pending_until_it_is_finished(dsn: str) -> None:
     assert second.pending_flush(INTENT.wal) == INTENT
     assert second.pending_flush("other") is None
     state = SenderState(cluster="local", sender="s", heard=heard)
-    second.finish_flush(INTENT, {key: ((1, 3),)}, [state])
-    second.finish_flush(INTENT, {key: ((1, 4),)}, [state])
+    held = Held(ranges=((1, 4),), digests=bytes(16), digests_next=1, processes=(ProcessSpan(7, 1, 4),))
+    second.finish_flush(INTENT, {key: Held(ranges=((1, 3),))}, [state])
+    second.finish_flush(INTENT, {key: held}, [state])
     second.close()
     third = opened(dsn)
     assert third.pending_flush(INTENT.wal) is None
-    assert third.sequences() == {key: ((1, 4),)}
+    assert third.sequences() == {key: held}
     assert third.senders() == (state,)
     third.close()
 

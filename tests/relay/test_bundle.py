@@ -32,18 +32,21 @@ async def post(site: Site, content: bytes) -> tuple[int, Any]:
 
 async def test_each_body_has_its_own_answer(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
+        first = body(1, now())
         bodies = [
-            body(1, now()),
+            first,
             b"nonsense",
             body(1, now(), cluster="elsewhere"),
-            body(1, now()),
+            first,
             body(1, now(), sender="node-b", epoch="f" * 32),
+            body(1, now(), gpus=1),
         ]
         status, answer = await post(site, pack(bodies))
         assert status == 200
         answers = answer["answers"]
-        assert [one["status"] for one in answers] == [200, 400, 403, 200, 200]
-        assert [one.get("result") for one in answers] == ["accepted", None, None, "duplicate", "accepted"]
+        assert [one["status"] for one in answers] == [200, 400, 403, 200, 200, 409]
+        assert [one.get("result") for one in answers[:5]] == ["accepted", None, None, "duplicate", "accepted"]
+        assert (answers[5]["error"], answers[5]["field"]) == ("epoch_conflict", "epoch")
         assert [one.get("error") for one in answers] == [None, "bad_batch", "foreign_cluster", None, None]
 
         async def stored() -> bool:

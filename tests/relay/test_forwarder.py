@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from gpufleet.codecs.batch import decode
+from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.relay import Forwarder
+from gpufleet.hub.renumbering import Renumbering
 from gpufleet.hub.wal import Wal
+from gpufleet.model.ledger import SequenceKey
 from gpufleet.model.wire import WireBatch
 from gpufleet.sending.post import HubClient
 from gpufleet.sending.refused import Refused
-from tests.fakes.batches import body
+from tests.fakes.batches import EPOCH, body
 from tests.fakes.hub import FakeHub
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until_async
@@ -32,12 +36,15 @@ async def fill(wal: Wal, count: int, first: int = 1) -> None:
 
 
 @contextlib.asynccontextmanager
-async def forwarding(wal: Wal, url: str, folder: Path, *, connections: int = 4) -> AsyncIterator[Forwarder]:
+async def forwarding(
+    wal: Wal, url: str, folder: Path, *, connections: int = 4, ledger: Ledger | None = None
+) -> AsyncIterator[Forwarder]:
     forwarder = Forwarder(
         wal,
         HubClient(url, name="test", timeout_seconds=5, connections=connections),
         connections=connections,
         refused=Refused(folder / "refused"),
+        renumbering=Renumbering(ledger or Ledger({})),
         jitter=lambda: 0.0,
     )
     task = asyncio.create_task(forwarder.run())
@@ -108,6 +115,30 @@ async def test_a_body_that_is_refused_for_good_is_set_aside(wal: Wal, tmp_path: 
             await until_empty(wal)
             assert (forwarder.forwarded, forwarder.refused) == (49, 1)
     assert len(list((tmp_path / "refused").iterdir())) == 1
+
+
+async def test_a_body_of_a_sender_that_was_cloned_arrives_under_an_epoch_made_for_it(wal: Wal, tmp_path: Path) -> None:
+    def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
+        return (409 if batch.epoch == EPOCH and 20 < batch.seq <= 30 else 200), {}
+
+    await fill(wal, 50)
+    ledger = Ledger({})
+    async with FakeHub.running(answer) as hub, forwarding(wal, hub.url, tmp_path, ledger=ledger) as forwarder:
+        await until_empty(wal)
+        assert (forwarder.forwarded, forwarder.refused, forwarder.renumbered) == (50, 0, 10)
+    made = [batch for batch in hub.taken if batch.epoch != EPOCH]
+    assert len({batch.epoch for batch in made}) == 1
+    assert sorted(batch.seq for batch in made) == list(range(1, 11))
+    assert len(hub.taken) == 50
+    assert ledger.contradiction(SequenceKey("local", "node-a", EPOCH), decode(body(51, NOW)))
+
+
+async def test_a_body_that_no_epoch_helps_is_set_aside(wal: Wal, tmp_path: Path) -> None:
+    await fill(wal, 3)
+    async with FakeHub.running(lambda _: (409, {})) as hub, forwarding(wal, hub.url, tmp_path) as forwarder:
+        await until_empty(wal)
+        assert (forwarder.forwarded, forwarder.refused, forwarder.renumbered) == (0, 3, 3)
+    assert len(list((tmp_path / "refused").iterdir())) == 3
 
 
 async def test_a_body_that_may_not_come_yet_stops_nobody(wal: Wal, tmp_path: Path) -> None:

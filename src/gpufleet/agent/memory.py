@@ -44,6 +44,18 @@ class Memory:
             self.bytes -= len(self._waiting.popleft()[1])
             self.lost += 1
 
+    def renew(self, make: Callable[[bytes, str, int], bytes | None]) -> None:
+        """Take another epoch, in which what waits is numbered anew by `make(body, epoch, seq)`; None leaves it out."""
+        waiting, self._waiting = self._waiting, deque()
+        self.epoch = secrets.token_hex(16)
+        self._next_seq, self.bytes = 1, 0
+        for _, body in waiting:
+            made = make(body, self.epoch, self._next_seq)
+            if made is not None:
+                self._waiting.append((self._next_seq, made))
+                self._next_seq += 1
+                self.bytes += len(made)
+
     def newest(self) -> tuple[int, bytes] | None:
         """Return the newest that waits."""
         return self._waiting[-1] if self._waiting else None

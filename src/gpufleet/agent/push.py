@@ -16,7 +16,7 @@ from gpufleet.model.errors import SpoolError
 from gpufleet.ports import Clock
 from gpufleet.sending.backoff import retry_delay
 from gpufleet.sending.pace import Pace
-from gpufleet.sending.post import HubClient, Verdict
+from gpufleet.sending.post import Answer, HubClient, Verdict
 from gpufleet.sending.refused import Refused
 
 log = logging.getLogger(__name__)
@@ -133,6 +133,9 @@ class Pusher:
                 await self._taken(one)
             case Verdict.REFUSED:
                 await self._set_aside(one, f"{self._hub.url} refuses batch {one.seq}: {answer}")
+            case Verdict.CONFLICT:
+                await self._renew(one, answer)
+                raise _NotNowError(str(answer), answer.retry_after)
             case Verdict.LATER:
                 self._fail(f"{self._hub.url}: {answer}")
                 raise _NotNowError(str(answer), answer.retry_after)
@@ -153,6 +156,16 @@ class Pusher:
         self._stats.last_error = words
         log.error("%s; set aside in %s", words, where)
         self._failures = 0
+
+    async def _renew(self, one: Queued, answer: Answer) -> None:
+        """Number what waits anew. It counts as a failure, so that a hub that never has enough of it is not flooded."""
+        self._fail(f"{self._hub.url}: {answer}")
+        try:
+            await self._queue.renew(one.epoch)
+        except SpoolError as error:
+            raise self._unreadable(error) from error
+        self._stats.renewals += 1
+        log.warning("epoch %s is another machine's too: what waits is posted again under a new one", one.epoch)
 
     def _fail(self, words: str) -> None:
         if words != self._stats.last_error:

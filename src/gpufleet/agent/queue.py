@@ -7,8 +7,9 @@ from collections.abc import Callable
 import msgspec
 
 from gpufleet.agent.memory import Memory
-from gpufleet.model.errors import SpoolError
-from gpufleet.spool import Spool, SpoolDiskError
+from gpufleet.codecs.batch import renumber
+from gpufleet.model.errors import SpoolError, WireError
+from gpufleet.spool import Spool, SpoolDiskError, renew
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class Queue:
         self._spool: Spool | None = None
         self._memory = memory
         self._trouble = ""
+        self._changing = asyncio.Lock()  # around putting into the spool, and putting another in its place
 
     async def open(self) -> None:
         """Open the spool. Where the disk is full, read-only or broken it is tried again with each batch.
@@ -82,18 +84,19 @@ class Queue:
 
     async def put(self, make: Callable[[str, int], bytes]) -> None:
         """Keep the body that `make(epoch, seq)` returns: durably, or in memory if the disk refuses."""
-        if self._spool is None:
-            await self.open()
-        if self._spool is not None:
-            try:
-                await self._spool.put(make(self._spool.epoch, self._spool.next_seq))
-            except SpoolError as error:
-                self._refused(error)
-            else:
-                if self._trouble:
-                    log.info("batches are kept on disk again; %d were lost meanwhile", self.lost)
-                self._trouble = ""
-                return
+        async with self._changing:
+            if self._spool is None:
+                await self.open()
+            if self._spool is not None:
+                try:
+                    await self._spool.put(make(self._spool.epoch, self._spool.next_seq))
+                except SpoolError as error:
+                    self._refused(error)
+                else:
+                    if self._trouble:
+                        log.info("batches are kept on disk again; %d were lost meanwhile", self.lost)
+                    self._trouble = ""
+                    return
         self._memory.put(make)
 
     async def live(self) -> list[Queued]:
@@ -132,7 +135,35 @@ class Queue:
         elif self._spool is not None:
             await asyncio.to_thread(self._spool.acknowledge, [one.seq])
 
+    async def renew(self, epoch: str) -> None:
+        """Number all that waits under an epoch anew, under another one: somebody else counts under this one too.
+
+        Raises:
+            SpoolError: if the disk refuses; what waits is as it was then.
+        """
+        if epoch == self._memory.epoch:
+            self._memory.renew(_renumbered)
+            return
+        async with self._changing:
+            if self._spool is None or self._spool.epoch != epoch:
+                return
+            await asyncio.to_thread(renew, self._spool, _renumbered)
+            await asyncio.to_thread(self._spool.close)
+            try:
+                self._spool = await asyncio.to_thread(self._open_spool)
+            except SpoolError as error:
+                self._spool = None  # it is tried again with each batch
+                self._refused(error)
+
     def _refused(self, error: SpoolError) -> None:
         if not self._trouble:
             log.error("batches are kept in memory only until this is mended: %s", error)
         self._trouble = str(error)
+
+
+def _renumbered(body: bytes, epoch: str, seq: int) -> bytes | None:
+    try:
+        return renumber(body, epoch, seq)
+    except WireError as error:
+        log.error("a batch that waited cannot be read any more and is lost: %s", error)
+        return None

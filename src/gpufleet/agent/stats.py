@@ -19,6 +19,7 @@ class SendStats(msgspec.Struct):
         acknowledged: batches that the hub has taken.
         refused: batches that the hub will never take, set aside.
         failures: posts that will be made again.
+        renewals: new epochs taken because another machine counts under the same one.
         last_success: nanoseconds since 1970 of the newest acknowledgement, or None.
         last_error: words of the newest failure; empty after a success.
     """
@@ -28,6 +29,7 @@ class SendStats(msgspec.Struct):
     acknowledged: int = 0
     refused: int = 0
     failures: int = 0
+    renewals: int = 0
     last_success: int | None = None
     last_error: str = ""
 

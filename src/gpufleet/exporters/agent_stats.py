@@ -33,6 +33,7 @@ def _send(page: Page, node: str, send: SendStats) -> None:
         ("gpufleet_batches_acknowledged_total", "Batches that the hub has taken", send.acknowledged),
         ("gpufleet_batches_refused_total", "Batches that the hub will never take, set aside", send.refused),
         ("gpufleet_push_failures_total", "Posts to the hub that failed and are made again", send.failures),
+        ("gpufleet_epoch_renewals_total", "New epochs taken as another machine had the same one", send.renewals),
     ):
         _counter(page, family, words)
         page.add(family, node, value)

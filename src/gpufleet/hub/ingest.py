@@ -8,8 +8,10 @@ from concurrent.futures import Executor
 import msgspec
 
 from gpufleet.codecs.batch import decode, weigh
+from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.counters import Counters
-from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.digests import digest_of
+from gpufleet.hub.ledger import Ledger, key_of
 from gpufleet.hub.wal import Wal
 from gpufleet.model.errors import GpufleetError, WireError
 from gpufleet.model.ledger import SequenceKey
@@ -25,6 +27,10 @@ class ForeignClusterError(GpufleetError):
 
 class OtherClusterError(GpufleetError):
     """The batch is of another cluster than its sender is bound to."""
+
+
+class EpochConflictError(GpufleetError):
+    """Another machine counts under the batch's epoch: it is not held, and cannot be until it comes under another."""
 
 
 class Standing(enum.StrEnum):
@@ -45,7 +51,7 @@ class Ingest:
     """Takes batches. Lives on the event loop; at most one copy of a batch is on its way to the disk.
 
     `decoding` has one thread: two large batches are never unpacked at once. `accepted` is told of each batch, and
-    when it was received, once it is durable.
+    when it was received, once it is durable. `conflicts` remembers whose epoch another one counts under.
     """
 
     def __init__(
@@ -56,6 +62,7 @@ class Ingest:
         clusters: Container[str],
         counters: Counters,
         decoding: Executor,
+        conflicts: Conflicts,
         accepted: Callable[[WireBatch, int], None] | None = None,
     ) -> None:
         self._wal = wal
@@ -63,8 +70,9 @@ class Ingest:
         self._ledger = ledger
         self._clusters = clusters
         self._counters = counters
+        self._conflicts = conflicts
         self._accepted = accepted
-        self._in_flight: dict[tuple[SequenceKey, int], asyncio.Task[None]] = {}
+        self._in_flight: dict[tuple[SequenceKey, int], tuple[asyncio.Task[None], int]] = {}
 
     async def take(self, body: bytes, received_at: int, bound_to: str | None = None) -> Taken:
         """Make a batch durable, unless it is held already.
@@ -75,41 +83,55 @@ class Ingest:
             WireError: if the body is not a batch; its subclasses say when it is of another version or too large.
             OtherClusterError: if its cluster is not the one that its sender is bound to.
             ForeignClusterError: if its cluster is not served here.
+            EpochConflictError: if its epoch is another machine's too; its sender must take a new one.
             SpoolError: if it cannot be made durable now; it must be sent again.
         """
-        batch = decode(body) if weigh(body) <= SMALL_BYTES else await self._decode_beside(body)
+        batch, digest = _read(body) if weigh(body) <= SMALL_BYTES else await self._read_beside(body)
         if bound_to is not None and batch.cluster != bound_to:
             raise OtherClusterError(f"the token posts for cluster {bound_to!r}, and the batch is of {batch.cluster!r}")
         if batch.cluster not in self._clusters:
             raise ForeignClusterError(f"cluster {batch.cluster!r} is not served here: register it")
-        key = SequenceKey(batch.cluster, batch.sender, batch.epoch)
-        if self._ledger.holds(key, batch.seq):
+        key = key_of(batch)
+        if self._ledger.has(key, batch.seq, digest):
             return self._duplicate(batch.seq)
-        append = self._in_flight.get((key, batch.seq))
+        words = self._ledger.contradiction(key, batch)
+        append, begun = self._in_flight.get((key, batch.seq), (None, None))
+        if append is not None and begun != digest:
+            words = f"number {batch.seq} came with another content"
+        if words:
+            raise self._conflict(batch, words, received_at)
         if append is not None:
             await asyncio.shield(append)
             return self._duplicate(batch.seq)
         if self._ledger.is_full(key, batch.seq):
             raise WireError("seq", f"{batch.seq} opens one hole too many in epoch {batch.epoch}: start a new epoch")
         # A task of its own: a client that goes away must not leave the ledger and the disk in disagreement.
-        append = asyncio.create_task(self._append(key, batch, body, received_at))
-        self._in_flight[key, batch.seq] = append
+        append = asyncio.create_task(self._append(key, batch, body, digest, received_at))
+        self._in_flight[key, batch.seq] = (append, digest)
         await asyncio.shield(append)
         self._counters.accepted += 1
         return Taken(Standing.ACCEPTED, batch.seq)
 
-    async def _decode_beside(self, body: bytes) -> WireBatch:
-        return await asyncio.get_running_loop().run_in_executor(self._decoding, decode, body)
+    async def _read_beside(self, body: bytes) -> tuple[WireBatch, int]:
+        return await asyncio.get_running_loop().run_in_executor(self._decoding, _read, body)
 
-    async def _append(self, key: SequenceKey, batch: WireBatch, body: bytes, received_at: int) -> None:
+    async def _append(self, key: SequenceKey, batch: WireBatch, body: bytes, digest: int, received_at: int) -> None:
         try:
             await self._wal.append(received_at, body)
-            self._ledger.hold(key, batch.seq)
+            self._ledger.hold(key, batch, digest)
             if self._accepted is not None:
                 self._accepted(batch, received_at)
         finally:
             del self._in_flight[key, batch.seq]
 
+    def _conflict(self, batch: WireBatch, words: str, at: int) -> EpochConflictError:
+        self._conflicts.note(batch, words, at)
+        return EpochConflictError(f"{words}: two machines count under epoch {batch.epoch}; start a new epoch")
+
     def _duplicate(self, seq: int) -> Taken:
         self._counters.duplicates += 1
         return Taken(Standing.DUPLICATE, seq)
+
+
+def _read(body: bytes) -> tuple[WireBatch, int]:
+    return decode(body), digest_of(body)

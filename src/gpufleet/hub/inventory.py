@@ -8,7 +8,7 @@ from gpufleet.hub.freshness import MISSED_PASSES, Freshness
 from gpufleet.hub.intervals import Intervals
 from gpufleet.hub.readings import all_stale, devices
 from gpufleet.model.aggregate import aggregate
-from gpufleet.model.answer import EpochRecord, GpuRecord, MachineRecord, NodeRecord, SenderRecord
+from gpufleet.model.answer import EpochConflict, EpochRecord, GpuRecord, MachineRecord, NodeRecord, SenderRecord
 from gpufleet.model.ledger import SenderState
 from gpufleet.model.stored import StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
@@ -61,7 +61,9 @@ def node_record(
     )
 
 
-def sender_record(state: SenderState, runs: Sequence[tuple[str, Intervals]], now: int) -> SenderRecord:
+def sender_record(
+    state: SenderState, runs: Sequence[tuple[str, Intervals]], now: int, conflict: EpochConflict | None
+) -> SenderRecord:
     """Say how a sender is doing, and what is missing of it."""
     heard = state.heard
     heartbeat = heard.heartbeat
@@ -90,6 +92,7 @@ def sender_record(state: SenderState, runs: Sequence[tuple[str, Intervals]], now
         dropped_total=heartbeat.dropped_total if heartbeat else None,
         missing=sum(one.missing for one in epochs),
         epochs=epochs,
+        conflict=conflict,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from gpufleet.hub import answers, history, slices
+from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.intervals import Intervals
 from gpufleet.hub.inventory import gpu_records, node_record, sender_record, with_age
@@ -43,6 +44,7 @@ class Queries:
         registry: Registry,
         store: Store,
         ledger: Ledger,
+        conflicts: Conflicts,
         threads: ThreadPoolExecutor,
         clock: Clock,
         clusters: Container[str],
@@ -51,6 +53,7 @@ class Queries:
         self._registry = registry
         self._store = store
         self._ledger = ledger
+        self._conflicts = conflicts
         self._threads = threads
         self._clock = clock
         self._clusters = clusters
@@ -137,7 +140,12 @@ class Queries:
         for key, held in self._ledger.runs():
             runs.setdefault((key.cluster, key.sender), []).append((key.epoch, held))
         now = self._clock.now_ns()
-        return tuple(sender_record(one, runs.get((one.cluster, one.sender), []), now) for one in states)
+        return tuple(
+            sender_record(
+                one, runs.get((one.cluster, one.sender), []), now, self._conflicts.of(one.cluster, one.sender)
+            )
+            for one in states
+        )
 
     async def ready(self) -> None:
         """Ask the registry and the store something small.

@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+from gpufleet.hub.renumbering import Renumbering
 from gpufleet.hub.wal import Wal, WalRecord
 from gpufleet.sending.backoff import retry_delay
 from gpufleet.sending.post import Answer, HubClient, Verdict
@@ -37,6 +38,7 @@ class Forwarder:
     Attributes:
         forwarded: bodies that the next hub has taken.
         refused: bodies that it will never take, set aside.
+        renumbered: bodies under whose epoch another machine counts, passed on under one that is made for them.
         failures: posts that are made again.
         failures_in_a_row: 0 while the next hub takes bodies.
         last_error: words of the newest failure; empty after a success.
@@ -49,11 +51,16 @@ class Forwarder:
         *,
         connections: int,
         refused: Refused,
+        renumbering: Renumbering,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Take the log, the next hub, and where bodies go that it refuses; `jitter` gives numbers from 0 to 1."""
+        """Take the log, the next hub, and what is done with bodies that it does not take as they are.
+
+        `jitter` gives numbers from 0 to 1.
+        """
         self.forwarded = 0
         self.refused = 0
+        self.renumbered = 0
         self.failures = 0
         self.failures_in_a_row = 0
         self.last_error = ""
@@ -61,6 +68,7 @@ class Forwarder:
         self._hub = hub
         self._connections = connections
         self._aside = refused
+        self._renumbering = renumbering
         self._jitter = jitter
         self._busy: set[int] = set()  # numbers that are being posted, or held back
         self._reading = asyncio.Lock()
@@ -134,7 +142,7 @@ class Forwarder:
     async def _post(self, records: Sequence[WalRecord]) -> None:
         held_for: dict[int, float] = {}
         try:
-            answers = await self._hub.post_bundle([record.body for record in records])
+            answers = await self._hub.post_bundle([self._renumbering.body(record) for record in records])
             done = [
                 record.seq
                 for record, answer in zip(records, answers, strict=True)
@@ -142,6 +150,7 @@ class Forwarder:
             ]
             if done:
                 await asyncio.to_thread(self._wal.acknowledge, done)
+                self._renumbering.forget(done)
         finally:
             for seconds in set(held_for.values()):
                 held = [seq for seq, until in held_for.items() if until == seconds]
@@ -163,9 +172,13 @@ class Forwarder:
             case Verdict.TAKEN:
                 self.forwarded += 1
             case Verdict.REFUSED:
-                where = await self._aside.keep(self._wal.epoch, record.seq, record.body)
-                self.refused += 1
-                log.error("%s refuses a batch: %s; set aside in %s", self._hub.url, answer, where)
+                await self._set_aside(record, answer)
+            case Verdict.CONFLICT if self._renumbering.number(record):
+                self.renumbered += 1
+                self._say(answer)
+                return False
+            case Verdict.CONFLICT:
+                await self._set_aside(record, answer)
             case Verdict.LATER:
                 self.failures += 1
                 if answer.status == FORBIDDEN:
@@ -173,6 +186,11 @@ class Forwarder:
                     held_for[record.seq] = HOLD_SECONDS
                 return False
         return True
+
+    async def _set_aside(self, record: WalRecord, answer: Answer) -> None:
+        where = await self._aside.keep(self._wal.epoch, record.seq, record.body)
+        self.refused += 1
+        log.error("%s refuses a batch: %s; set aside in %s", self._hub.url, answer, where)
 
     async def _wait(self, seconds: float, answer: Answer) -> None:
         """Wait; if the hub did not itself ask for that, no longer than until another connection gets through."""

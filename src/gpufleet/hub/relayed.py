@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.heard import hear
 from gpufleet.hub.intervals import Intervals
 from gpufleet.hub.inventory import GAPS_SHOWN, sender_record
@@ -16,9 +17,10 @@ from gpufleet.model.wire import WireBatch
 class Relayed:
     """Senders as one relay heard them. Lives on the event loop."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        """Take the ledger of what this relay has taken."""
+    def __init__(self, ledger: Ledger, conflicts: Conflicts) -> None:
+        """Take the ledger of what this relay has taken, and whose epochs it turned away."""
         self._ledger = ledger
+        self._conflicts = conflicts
         self._heard: dict[tuple[str, str], Heard] = {}
         self._lowest: dict[SequenceKey, int] = {}
 
@@ -37,7 +39,8 @@ class Relayed:
         return tuple(self._record(who, runs.get(who, []), now) for who in sorted(self._heard))
 
     def _record(self, who: tuple[str, str], runs: list[tuple[str, Intervals]], now: int) -> SenderRecord:
-        record = sender_record(SenderState(cluster=who[0], sender=who[1], heard=self._heard[who]), runs, now)
+        state = SenderState(cluster=who[0], sender=who[1], heard=self._heard[who])
+        record = sender_record(state, runs, now, self._conflicts.of(*who))
         epochs = tuple(self._since(who, runs))
         return msgspec.structs.replace(record, epochs=epochs, missing=sum(one.missing for one in epochs))
 

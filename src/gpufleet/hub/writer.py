@@ -16,11 +16,12 @@ import msgspec
 
 from gpufleet.codecs.batch import decode
 from gpufleet.hub.counters import Counters, bounded
+from gpufleet.hub.digests import digest_of
 from gpufleet.hub.heard import hear
-from gpufleet.hub.intervals import Intervals
-from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.ledger import Ledger, key_of
 from gpufleet.hub.normalise import normalise
 from gpufleet.hub.quarantine import Quarantine
+from gpufleet.hub.run import Run
 from gpufleet.hub.wal import WalRecord
 from gpufleet.model.errors import RegistryError, UnstorableError
 from gpufleet.model.ledger import FlushIntent, Heard, SenderState, SequenceKey
@@ -129,7 +130,7 @@ class Writer:
                 break
             try:
                 batch = decode(record.body)
-                key = SequenceKey(batch.cluster, batch.sender, batch.epoch)
+                key = key_of(batch)
                 if self._flushed.holds(key, batch.seq) or (key, batch.seq) in seen:
                     done.append(record.seq)  # the log kept it twice, or it was written just before a crash
                     continue
@@ -214,20 +215,22 @@ class Writer:
 
     def _write(self, items: Sequence[Item], intent: FlushIntent) -> None:
         self._store.write([item.accepted for item in items], intent.token)
-        ranges: dict[SequenceKey, Intervals] = {}
+        runs: dict[SequenceKey, Run] = {}
         heard: dict[tuple[str, str], Heard] = {}
         for item in items:
             batch = item.accepted.batch
-            ranges.setdefault(item.key, Intervals(self._flushed.ranges(item.key))).add(batch.seq)
+            if item.key not in runs:
+                runs[item.key] = self._flushed.run(item.key)
+            runs[item.key].hold(batch, digest_of(item.record.body))
             who = (batch.cluster, batch.sender)
             heard[who] = hear(heard.get(who) or self._senders.get(who), batch, item.record.received_at)
         self._registry.finish_flush(
             intent,
-            {key: held.ranges for key, held in ranges.items()},
+            {key: run.held for key, run in runs.items()},
             [SenderState(cluster=who[0], sender=who[1], heard=word) for who, word in heard.items()],
         )
-        for item in items:
-            self._flushed.hold(item.key, item.accepted.batch.seq)
+        for key, run in runs.items():
+            self._flushed.replace(key, run)
         self._senders.update(heard)
         self._counters.flushed_batches += len(items)
         self._counters.flushed_rows += sum(item.rows for item in items)

@@ -169,6 +169,23 @@ class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):
     gaps: tuple[tuple[int, int], ...]
 
 
+class EpochConflict(msgspec.Struct, frozen=True, kw_only=True):
+    """Two machines count under one epoch of a sender: a copied disk image, or one set back to a snapshot.
+
+    Attributes:
+        epoch: which.
+        batches: turned away for it; a sender takes a new epoch then, and posts them again.
+        first_at, last_at: when the first and the last of them came, by the hub's clock.
+        detail: what showed it, of the last one.
+    """
+
+    epoch: str
+    batches: int
+    first_at: dt.datetime
+    last_at: dt.datetime
+    detail: str
+
+
 class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One row of `GET /v1/senders`.
 
@@ -185,6 +202,7 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
         dropped_total: what it dropped since its epoch began, as it says.
         missing: batches lost or still on the way, over all epochs.
         epochs: each run of sequence numbers.
+        conflict: the newest since the hub started, or None.
     """
 
     cluster: str
@@ -200,6 +218,7 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
     dropped_total: int | None
     missing: int
     epochs: tuple[EpochRecord, ...]
+    conflict: EpochConflict | None = None
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

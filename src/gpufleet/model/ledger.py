@@ -8,6 +8,35 @@ Ranges = tuple[tuple[int, int], ...]
 """Sequence numbers as merged ranges: sorted, both ends included, never touching one another."""
 
 
+class ProcessSpan(msgspec.Struct, frozen=True, array_like=True):
+    """The numbers between the first and the last heartbeat of one process of a sender.
+
+    Attributes:
+        started_at: when the process started, as it says: nanoseconds since 1970.
+        first, last: numbers, both included.
+    """
+
+    started_at: int
+    first: int
+    last: int
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is held of one run of sequence numbers, and by what another body under a number is told from a repetition.
+
+    Attributes:
+        ranges: the numbers.
+        digests: number and digest of the bodies received last, 16 bytes each, in the order of a ring.
+        digests_next: place in the ring of the next one.
+        processes: spans of the sender's processes, lowest first: they never overlap.
+    """
+
+    ranges: Ranges
+    digests: bytes = b""
+    digests_next: int = 0
+    processes: tuple[ProcessSpan, ...] = ()
+
+
 class SequenceKey(msgspec.Struct, frozen=True, order=True):
     """Names one run of sequence numbers."""
 

@@ -59,6 +59,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "{never_update_audit}",
         "{never_delete_audit}",
     ),
+    ("ALTER TABLE sequences ADD COLUMN held {bytes}",),
 )
 """Statements by version: the first tuple makes version 1."""
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import MachineRecord
 from gpufleet.model.cluster import Cluster, ClusterSpec
-from gpufleet.model.ledger import FlushIntent, Heard, MachineMatch, Ranges, SenderState, SequenceKey
+from gpufleet.model.ledger import FlushIntent, Heard, Held, MachineMatch, Ranges, SenderState, SequenceKey
 from gpufleet.model.machine import Machine
 from gpufleet.registry import allocations, clusters, migrations, tables
 from gpufleet.registry.database import Database
@@ -98,11 +98,11 @@ class SqlRegistry:
         with self._lock, self._database.writing() as connection:
             return allocations.close(connection, id, at)
 
-    def sequences(self) -> dict[SequenceKey, Ranges]:
-        """Return the numbers of every batch that has been flushed."""
+    def sequences(self) -> dict[SequenceKey, Held]:
+        """Return the numbers of every batch that has been flushed, and what is remembered of the newest."""
         with self._database.reading() as connection:
             return {
-                SequenceKey(row.cluster, row.sender, row.epoch): msgspec.msgpack.decode(row.ranges, type=Ranges)
+                SequenceKey(row.cluster, row.sender, row.epoch): _held(row)
                 for row in connection.execute(sa.select(tables.SEQUENCES))
             }
 
@@ -132,7 +132,7 @@ class SqlRegistry:
         return None if found is None else msgspec.msgpack.decode(found, type=FlushIntent)
 
     def finish_flush(
-        self, intent: FlushIntent, sequences: Mapping[SequenceKey, Ranges], senders: Sequence[SenderState]
+        self, intent: FlushIntent, sequences: Mapping[SequenceKey, Held], senders: Sequence[SenderState]
     ) -> None:
         """Forget the intent; keep numbers and words of senders."""
         with self._lock, self._database.writing() as connection:
@@ -141,8 +141,12 @@ class SqlRegistry:
                 connection,
                 tables.SEQUENCES,
                 [
-                    {**msgspec.structs.asdict(key), "ranges": msgspec.msgpack.encode(ranges)}
-                    for key, ranges in sequences.items()
+                    {
+                        **msgspec.structs.asdict(key),
+                        "ranges": msgspec.msgpack.encode(held.ranges),
+                        "held": msgspec.msgpack.encode(msgspec.structs.replace(held, ranges=())),
+                    }
+                    for key, held in sequences.items()
                 ],
             )
             _replace(
@@ -157,6 +161,14 @@ class SqlRegistry:
     def close(self) -> None:
         """Close every connection."""
         self._database.close()
+
+
+def _held(row: "sa.Row[tuple[object, ...]]") -> Held:
+    """Put together what is held; before version 3 of the schema it was the numbers alone."""
+    ranges = msgspec.msgpack.decode(row.ranges, type=Ranges)
+    if row.held is None:
+        return Held(ranges=ranges)
+    return msgspec.structs.replace(msgspec.msgpack.decode(row.held, type=Held), ranges=ranges)
 
 
 def _replace(connection: sa.Connection, table: sa.Table, rows: list[dict[str, object]]) -> None:

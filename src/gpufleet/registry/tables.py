@@ -63,6 +63,7 @@ SEQUENCES = sa.Table(
     sa.Column("sender", sa.Text, primary_key=True),
     sa.Column("epoch", sa.Text, primary_key=True),
     sa.Column("ranges", sa.LargeBinary, nullable=False),
+    sa.Column("held", sa.LargeBinary),
 )
 
 SENDERS = sa.Table(

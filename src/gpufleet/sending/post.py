@@ -1,7 +1,8 @@
 """Posts bodies to a hub, and says what its answers mean.
 
 What the hub does not take now (no answer, 5xx, 408, 429), or not from anybody at this address or not yet of this
-cluster (401, 403, 404, 405, 407, redirects), is to be posted again. Any other 4xx is about that one body.
+cluster (401, 403, 404, 405, 407, redirects), is to be posted again. 409 says that another machine counts under the same
+epoch. Any other 4xx is about that one body.
 """
 
 import enum
@@ -26,6 +27,7 @@ ANSWER_BYTES = 1 << 20
 WORDS = 300
 """Characters of an answer that are worth repeating."""
 
+_CONFLICT = 409
 _LATER = frozenset({401, 403, 404, 405, 407, 408, 425, 429})
 _DECODER = msgspec.json.Decoder(BundleAnswer)
 
@@ -35,6 +37,7 @@ class Verdict(enum.Enum):
 
     TAKEN = "taken"  # forget it: the hub has it
     REFUSED = "refused"  # never post it again
+    CONFLICT = "conflict"  # post it again under another epoch
     LATER = "later"  # keep it, post it again
 
 
@@ -56,6 +59,8 @@ class Answer(msgspec.Struct, frozen=True):
         """What to do."""
         if 200 <= self.status < 300:
             return Verdict.TAKEN
+        if self.status == _CONFLICT:
+            return Verdict.CONFLICT
         if 400 <= self.status < 500 and self.status not in _LATER:
             return Verdict.REFUSED
         return Verdict.LATER
@@ -122,7 +127,7 @@ class HubClient:
         if len(bodies) == 1:
             return [await self.post(bodies[0])]
         whole = await self._post(pack(bodies), BUNDLE_CONTENT_TYPE)
-        if whole.verdict is Verdict.REFUSED:
+        if whole.verdict in (Verdict.REFUSED, Verdict.CONFLICT):
             return [await self.post(body) for body in bodies]
         if whole.verdict is Verdict.LATER:
             return [whole] * len(bodies)

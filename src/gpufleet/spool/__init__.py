@@ -2,6 +2,7 @@
 
 from gpufleet.spool.folder import SpoolDiskError
 from gpufleet.spool.recovery import Recovery
+from gpufleet.spool.renewal import renew
 from gpufleet.spool.spool import Spool, SpoolDepth
 
-__all__ = ["Recovery", "Spool", "SpoolDepth", "SpoolDiskError"]
+__all__ = ["Recovery", "Spool", "SpoolDepth", "SpoolDiskError", "renew"]

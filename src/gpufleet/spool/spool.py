@@ -26,6 +26,7 @@ from gpufleet.spool.record import (
 )
 from gpufleet.spool.recovery import Recovered, recover, segment_path
 from gpufleet.spool.segment import Segment, read_bodies, write_all
+from gpufleet.spool.succession import settle
 
 
 class SpoolDepth(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +102,7 @@ class Spool:
         """
         lock_fd = lock(folder)
         try:
+            settle(folder)
             found = recover(folder, monotonic())
             spool = cls(
                 folder,
@@ -124,6 +126,16 @@ class Spool:
     def epoch(self) -> str:
         """32 hexadecimal digits, random, made with the spool."""
         return self._epoch
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return self._folder
+
+    @property
+    def segment_bytes(self) -> int:
+        """Size of a segment, and so the bound on one body with its header."""
+        return self._segment_bytes
 
     @property
     def next_seq(self) -> int:

@@ -12,11 +12,13 @@ from gpufleet.codecs.batch import decode
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig
 from gpufleet.hub.clusters import Clusters
+from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.credentials import Credentials
+from gpufleet.hub.digests import digest_of
 from gpufleet.hub.flusher import Flusher
 from gpufleet.hub.ingest import Ingest
-from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.ledger import Ledger, key_of
 from gpufleet.hub.pressure import Pressure
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.queries import Queries
@@ -24,7 +26,6 @@ from gpufleet.hub.status import HubStatus
 from gpufleet.hub.wal import Wal
 from gpufleet.hub.writer import Writer
 from gpufleet.model.errors import StoreError, WireError
-from gpufleet.model.ledger import SequenceKey
 from gpufleet.ports import Audit, Clock, Registry, Store, Tokens
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.stores import open_store
@@ -120,8 +121,14 @@ async def running_hub(
         )
         clusters = Clusters(config.clusters, registry=parts.registry, threads=reading, clock=clock)
         pressure = Pressure(config.ingest.max_pending_bytes)
+        conflicts = Conflicts()
         ingest = Ingest(
-            wal=parts.wal, ledger=parts.ledger, clusters=clusters, counters=parts.counters, decoding=decoding
+            wal=parts.wal,
+            ledger=parts.ledger,
+            clusters=clusters,
+            counters=parts.counters,
+            decoding=decoding,
+            conflicts=conflicts,
         )
         endpoint = BatchEndpoint(
             ingest=ingest,
@@ -135,6 +142,7 @@ async def running_hub(
             registry=parts.registry,
             store=parts.store,
             ledger=parts.ledger,
+            conflicts=conflicts,
             threads=reading,
             clock=clock,
             clusters=clusters,
@@ -226,4 +234,4 @@ def replay(wal: Wal, ledger: Ledger) -> None:
             batch = decode(record.body)
         except WireError:
             continue  # the writer will put it aside, and say so
-        ledger.hold(SequenceKey(batch.cluster, batch.sender, batch.epoch), batch.seq)
+        ledger.hold(key_of(batch), batch, digest_of(record.body))

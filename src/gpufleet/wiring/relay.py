@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig
+from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.credentials import Credentials
 from gpufleet.hub.ingest import Ingest
@@ -35,6 +36,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
     """
     # Imported here: whoever imports this module to read a configuration does without client and server.
     from gpufleet.hub.relay import Forwarder
+    from gpufleet.hub.renumbering import Renumbering
     from gpufleet.sending.refused import Refused
     from gpufleet.web.hub.door import Door
     from gpufleet.web.hub.ingest import BatchEndpoint
@@ -52,7 +54,8 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
         ledger = Ledger({})
         wal = await asyncio.to_thread(_open, config, ledger, stack)
         counters = Counters()
-        relayed = Relayed(ledger)
+        conflicts = Conflicts()
+        relayed = Relayed(ledger, conflicts)
         forwarder = Forwarder(
             wal,
             hub_client(
@@ -65,6 +68,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
             ),
             connections=config.relay.connections,
             refused=Refused(config.folder / "refused"),
+            renumbering=Renumbering(ledger),
         )
 
         def accepted(batch: WireBatch, received_at: int) -> None:
@@ -79,6 +83,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
                 clusters=frozenset(config.clusters),
                 counters=counters,
                 decoding=decoding,
+                conflicts=conflicts,
                 accepted=accepted,
             ),
             pressure=pressure,

@@ -88,3 +88,9 @@ def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS) -> WireBatch:
         raise WireError("", f"not a MessagePack message: {error}") from error
     check(wire, limits)
     return wire
+
+
+def renumber(body: bytes, epoch: str, seq: int) -> bytes:
+    """Return the same batch under another epoch and number; raises as `decode` and `encode`."""
+    wire = msgspec.structs.replace(decode(body), epoch=epoch, seq=seq)
+    return encode_wire(wire, compress=body.startswith(MAGIC))

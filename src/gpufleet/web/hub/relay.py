@@ -48,6 +48,7 @@ class RelayStatus:
             ("duplicate_batches_total", "Batches acknowledged that were held already", counters.duplicates),
             ("forwarded_batches_total", "Batches that the next hub has taken", forwarder.forwarded),
             ("refused_batches_total", "Batches that the next hub will never take, set aside", forwarder.refused),
+            ("renumbered_batches_total", "Batches passed on under an epoch made for them", forwarder.renumbered),
             ("forward_failures_total", "Posts of a batch that are made again", forwarder.failures),
             ("wal_lost_batches_total", "Acknowledged batches that the disk gave back damaged", wal.lost),
         ):

@@ -1,0 +1,105 @@
+"""A sender's repetitions are known, and a second machine under its epoch is found out."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.batch import decode
+from gpufleet.hub.digests import BODIES, digest_of
+from gpufleet.hub.run import PROCESSES_KEPT, Run
+from gpufleet.model.status import Heartbeat
+from gpufleet.model.wire import WIRE_VERSION, WireBatch
+from tests.fakes.batches import EPOCH, body
+
+NOW = 10**18
+
+
+def batch(seq: int, process: int | None = None) -> WireBatch:
+    heartbeat = None if process is None else Heartbeat(interval_seconds=30, version="1", started_at=process)
+    return WireBatch(
+        version=WIRE_VERSION,
+        catalogue=1,
+        cluster="c",
+        sender="s",
+        epoch=EPOCH,
+        seq=seq,
+        sent_at=NOW,
+        heartbeat=heartbeat,
+    )
+
+
+def test_the_same_body_again_is_held_and_another_one_is_told_apart() -> None:
+    run = Run()
+    first = body(7, NOW)
+    run.hold(decode(first), digest_of(first))
+    assert run.has(7, digest_of(first))
+    other = body(7, NOW, gpus=1)
+    assert not run.has(7, digest_of(other))
+    assert run.contradiction(decode(other)) == "number 7 came with another content"
+    assert run.contradiction(decode(body(8, NOW))) == ""
+
+
+def test_a_number_from_long_ago_is_never_taken_for_a_repetition() -> None:
+    run = Run()
+    for seq in range(1, BODIES + 2):
+        run.hold(batch(seq), seq)
+    assert not run.has(1, 1)
+    assert "came long ago" in run.contradiction(batch(1))
+    assert all(run.has(seq, seq) for seq in range(2, BODIES + 2))
+
+
+def test_what_is_received_last_is_remembered_however_low_its_number() -> None:
+    run = Run()
+    for seq in range(1000, 1000 + 3 * BODIES):
+        run.hold(batch(seq), seq)
+    run.hold(batch(5), 55)
+    assert run.has(5, 55)
+
+
+def test_a_second_machine_whose_numbers_fall_between_the_first_s_is_found_out() -> None:
+    run = Run()
+    for seq in (100, 102, 104):
+        run.hold(batch(seq, process=1), seq)
+    run.hold(batch(105), 105)
+    assert run.contradiction(batch(103, process=2)) == "number 103 is among the numbers 100 to 104 of another process"
+    assert run.contradiction(batch(103, process=1)) == ""
+    assert run.contradiction(batch(106, process=2)) == ""
+
+
+def test_and_so_is_the_first_one_when_it_speaks_after_the_second() -> None:
+    run = Run()
+    run.hold(batch(100, process=1), 1)
+    run.hold(batch(101, process=2), 2)
+    assert "another process" in run.contradiction(batch(102, process=1))
+
+
+@given(st.data())
+def test_an_honest_sender_is_never_contradicted(data: st.DataObject) -> None:
+    """Any number of restarts, every order of arrival, and repetitions of what came last."""
+    restarts = sorted(data.draw(st.lists(st.integers(1, 60), max_size=PROCESSES_KEPT + 4)))
+    beats = data.draw(st.sets(st.integers(1, 60)))
+    arrivals = data.draw(st.permutations(range(1, 61)))
+    run = Run()
+    for seq in arrivals:
+        process = sum(first <= seq for first in restarts) + 1
+        one = batch(seq, process if seq in beats else None)
+        assert run.contradiction(one) == ""
+        run.hold(one, seq)
+        run = run.copy() if seq % 7 == 0 else run
+        assert run.has(seq, seq)
+    assert run.numbers.ranges == ((1, 60),)
+
+
+@given(st.lists(st.booleans(), min_size=4, max_size=60))
+def test_two_machines_under_one_epoch_never_both_stay(first_has_it: list[bool]) -> None:
+    """However two clones share the numbers out, one is turned away by its next heartbeat, unless they never mix."""
+    run = Run()
+    turned_away = False
+    for seq, first in enumerate(first_has_it, 1):
+        one = batch(seq, process=1 if first else 2)
+        turned_away = turned_away or run.contradiction(one) != ""
+        if not turned_away:
+            run.hold(one, seq)
+    changes = sum(a is not b for a, b in pairwise(first_has_it))
+    assert turned_away is (changes > 1)

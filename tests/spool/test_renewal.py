@@ -1,0 +1,152 @@
+"""A spool begins a new epoch with everything that waits, wherever it is interrupted."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.errors import SpoolError
+from gpufleet.spool import Spool, renew, succession
+
+
+def open_spool(folder: Path) -> Spool:
+    return Spool.open(folder, max_bytes=1 << 20, segment_bytes=2048)
+
+
+def filled(folder: Path) -> Spool:
+    spool = open_spool(folder)
+    for number in range(1, 41):
+        spool.append(b"%d " % number + bytes(150))
+    spool.sync()
+    spool.acknowledge([*range(1, 8), 9, 40])
+    return spool
+
+
+def make(body: bytes, epoch: str, seq: int) -> bytes | None:
+    return body.split(b" ")[0] + f" {epoch} {seq}".encode()
+
+
+def waiting(spool: Spool) -> list[tuple[int, bytes]]:
+    return spool.read(max_records=1000, max_bytes=1 << 20)
+
+
+KEPT = [8, *range(10, 40)]
+
+
+def expected(epoch: str) -> list[tuple[int, bytes]]:
+    return [(seq, f"{number} {epoch} {seq}".encode()) for seq, number in enumerate(KEPT, 1)]
+
+
+def test_what_waits_is_there_in_its_order_under_a_new_epoch_and_new_numbers(tmp_path: Path) -> None:
+    spool = filled(tmp_path)
+    before = spool.epoch
+    renew(spool, make)
+    spool.close()
+    spool = open_spool(tmp_path)
+    assert spool.epoch != before
+    assert waiting(spool) == expected(spool.epoch)
+    assert spool.next_seq == len(KEPT) + 1
+    assert sorted(path.suffix for path in tmp_path.iterdir() if path.suffix != ".seg") == ["", ""]  # epoch, lock
+    spool.acknowledge([1, 2])
+    spool.close()
+    spool = open_spool(tmp_path)
+    assert waiting(spool) == expected(spool.epoch)[2:]
+    spool.close()
+
+
+def test_what_cannot_be_made_anew_is_left_behind(tmp_path: Path) -> None:
+    spool = filled(tmp_path)
+    renew(spool, lambda body, epoch, seq: None if body.startswith(b"2") else make(body, epoch, seq))
+    spool.close()
+    spool = open_spool(tmp_path)
+    assert [int(body.split()[0]) for _, body in waiting(spool)] == [n for n in KEPT if not str(n).startswith("2")]
+    assert [seq for seq, _ in waiting(spool)] == list(range(1, len(waiting(spool)) + 1))
+    spool.close()
+
+
+def test_an_empty_spool_has_a_new_epoch_too(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path)
+    before = spool.epoch
+    renew(spool, make)
+    spool.close()
+    spool = open_spool(tmp_path)
+    assert spool.epoch != before
+    assert (spool.next_seq, waiting(spool)) == (1, [])
+    spool.close()
+
+
+class _StopError(Exception):
+    pass
+
+
+@contextmanager
+def stopping_after(steps: int) -> Iterator[None]:
+    """Let the process die after so many changes that `settle` makes to the folder."""
+    left = steps
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((Path, "unlink"), (Path, "replace"), (shutil, "rmtree")):
+            original = getattr(owner, name)
+
+            def step(*arguments: object, _original: object = original, **more: object) -> object:
+                nonlocal left
+                if left == 0:
+                    raise _StopError
+                left -= 1
+                return _original(*arguments, **more)  # type: ignore[operator]
+
+            patch.setattr(owner, name, step)
+        yield
+
+
+def test_taking_over_goes_on_from_wherever_it_was_interrupted(tmp_path: Path) -> None:
+    first = filled(tmp_path / "prepared")
+    renew(first, make)
+    first.close()
+    interrupted = 0
+    for steps in range(100):
+        folder = tmp_path / f"after-{steps}"
+        shutil.copytree(tmp_path / "prepared", folder)
+        try:
+            with stopping_after(steps):
+                succession.settle(folder)
+        except _StopError:
+            interrupted += 1
+        spool = open_spool(folder)
+        assert waiting(spool) == expected(spool.epoch)
+        assert not (folder / "next").exists()
+        spool.close()
+        if interrupted == steps:
+            break
+    assert interrupted > 10
+
+
+def test_a_renewal_that_did_not_get_to_its_end_never_was(tmp_path: Path) -> None:
+    spool = filled(tmp_path)
+    before, kept = spool.epoch, waiting(spool)
+
+    def die(body: bytes, epoch: str, seq: int) -> bytes:
+        if seq == 20:
+            raise _StopError
+        return body
+
+    with pytest.raises(_StopError):
+        renew(spool, die)
+    assert (spool.epoch, waiting(spool)) == (before, kept)
+    spool.close()
+    spool = open_spool(tmp_path)
+    assert (spool.epoch, waiting(spool)) == (before, kept)
+    assert not (tmp_path / "next").exists()
+    spool.close()
+
+
+def test_a_disk_that_refuses_leaves_the_spool_as_it_was(tmp_path: Path) -> None:
+    spool = filled(tmp_path)
+    kept = waiting(spool)
+    (tmp_path / "next").write_text("a file in the way")
+    with pytest.raises(SpoolError, match="begin a new epoch"):
+        renew(spool, make)
+    assert waiting(spool) == kept
+    spool.append(b"goes on")
+    spool.close()
