@@ -28,7 +28,12 @@ ASKED = 50
 def accepted(nodes: Sequence[int], step: int) -> list[Accepted]:
     """Return a batch of each node at a step, as the hub hands it over."""
     return [
-        Accepted(received_at=START + step * STEP_NS + 40_000_000, machine_ids=(machine_id(node),), batch=wire)
+        Accepted(
+            received_at=START + step * STEP_NS + 40_000_000,
+            reported_at=START + step * STEP_NS + 40_000_000,
+            machine_ids=(machine_id(node),),
+            batch=wire,
+        )
         for node, wire in ((node, to_wire(batch(node, step, start_ns=START))) for node in nodes)
     ]
 

@@ -48,23 +48,24 @@ class MemoryStore:
         return [one.batch.seq for _, batches in self.writes for one in batches]
 
     def _samples(self, cluster: str, machine: str) -> list[StoredSample]:
-        found: list[StoredSample] = []
+        """Return every sample, in the order of reports."""
+        found: list[tuple[int, int, StoredSample]] = []
         for _, batches in self.writes:
             for one in batches:
                 if one.batch.cluster != cluster:
                     continue
                 for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
                     if id_ == machine:
-                        found += [StoredSample(sample=s, received_at=one.received_at) for s in report.samples]
-        return found
+                        found += [
+                            (one.reported_at, s.measured_at, StoredSample(sample=s, received_at=one.received_at))
+                            for s in report.samples
+                        ]
+        return [stored for _, _, stored in sorted(found, key=lambda one: one[:2])]
 
     def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
         newest: dict[tuple[str | None, str, str], StoredSample] = {}
         for stored in self._samples(cluster, machine):
-            key = _key(stored.sample)
-            before = newest.get(key)
-            if before is None or before.sample.measured_at <= stored.sample.measured_at:
-                newest[key] = stored
+            newest[_key(stored.sample)] = stored
         return tuple(one for key, one in newest.items() if view is None or key[0] == view)
 
     def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Which word of a sender is its newest."""
 
 from gpufleet.codecs.batch import to_wire
-from gpufleet.hub.heard import hear
+from gpufleet.hub.heard import heard, is_news
 from gpufleet.model.wire import WireBatch
 from tests.fakes.batches import make_batch
 
@@ -12,17 +12,33 @@ def wire(seq: int, sent_at: int, epoch: str = "a" * 32) -> WireBatch:
     return to_wire(make_batch(seq, sent_at, epoch=epoch))
 
 
-def test_backlog_that_follows_the_newest_changes_nothing() -> None:
-    newest = hear(None, wire(100, NOW), NOW)
-    assert hear(newest, wire(1, NOW - 10**12), NOW + 5) == newest
+NEWEST = heard(None, wire(100, NOW), received_at=NOW)
 
 
-def test_clocks_that_were_set_back_hide_nothing() -> None:
-    before = hear(None, wire(1, NOW), NOW)
-    after = hear(before, wire(2, NOW - 10**12), NOW - 10**12)
-    assert (after.seq, after.sent_at, after.received_at) == (2, NOW - 10**12, NOW - 10**12)
+def test_the_first_word_is_news() -> None:
+    assert is_news(None, wire(1, NOW), known_epoch=False)
 
 
-def test_another_epoch_is_news() -> None:
-    before = hear(None, wire(100, NOW), NOW)
-    assert hear(before, wire(1, NOW, epoch="b" * 32), NOW + 5).seq == 1
+def test_backlog_that_follows_the_newest_is_none() -> None:
+    assert not is_news(NEWEST, wire(99, NOW + 10**12), known_epoch=True)
+
+
+def test_a_clock_that_was_set_back_does_not_hide_what_comes_after() -> None:
+    after = wire(101, NOW - 10**12)
+    assert is_news(NEWEST, after, known_epoch=True)
+    assert heard(NEWEST, after, received_at=NOW - 5).sent_at == NOW - 10**12
+
+
+def test_a_new_epoch_is_news_whatever_its_number_and_clock() -> None:
+    assert is_news(NEWEST, wire(1, NOW - 10**12, epoch="b" * 32), known_epoch=False)
+
+
+def test_of_two_epochs_that_alternate_the_sender_s_clock_tells_the_newer() -> None:
+    assert not is_news(NEWEST, wire(200, NOW - 1, epoch="b" * 32), known_epoch=True)
+    assert is_news(NEWEST, wire(1, NOW + 1, epoch="b" * 32), known_epoch=True)
+
+
+def test_a_heartbeat_stays_until_the_next_one() -> None:
+    bare = wire(101, NOW)
+    bare.heartbeat = None
+    assert heard(NEWEST, bare, received_at=NOW).heartbeat == NEWEST.heartbeat

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import decode
-from gpufleet.hub.digests import BODIES, digest_of
+from gpufleet.hub.digests import LEAST, MOST, digest_of
 from gpufleet.hub.run import PROCESSES_KEPT, Run
 from gpufleet.model.status import Heartbeat
+from gpufleet.model.time import NANOS
 from gpufleet.model.wire import WIRE_VERSION, WireBatch
 from tests.fakes.batches import EPOCH, body
 
@@ -32,7 +33,7 @@ def batch(seq: int, process: int | None = None) -> WireBatch:
 def test_the_same_body_again_is_held_and_another_one_is_told_apart() -> None:
     run = Run()
     first = body(7, NOW)
-    run.hold(decode(first), digest_of(first))
+    run.hold(decode(first), digest_of(first), NOW)
     assert run.has(7, digest_of(first))
     other = body(7, NOW, gpus=1)
     assert not run.has(7, digest_of(other))
@@ -42,26 +43,40 @@ def test_the_same_body_again_is_held_and_another_one_is_told_apart() -> None:
 
 def test_a_number_from_long_ago_is_never_taken_for_a_repetition() -> None:
     run = Run()
-    for seq in range(1, BODIES + 2):
-        run.hold(batch(seq), seq)
+    for seq in range(1, LEAST + 2):
+        run.hold(batch(seq), seq, NOW + seq * 100 * NANOS)
     assert not run.has(1, 1)
     assert "came long ago" in run.contradiction(batch(1))
-    assert all(run.has(seq, seq) for seq in range(2, BODIES + 2))
+    assert all(run.has(seq, seq) for seq in range(2, LEAST + 2))
+
+
+def test_a_backlog_is_remembered_until_as_much_has_come_after_it() -> None:
+    run = Run()
+    for seq in range(1, MOST + 11):
+        run.hold(batch(seq), seq, NOW)
+    assert [run.has(seq, seq) for seq in (10, 11, MOST)] == [False, True, True]
+    later = NOW + 3600 * NANOS
+    for seq in range(MOST + 11, MOST + 111):
+        run.hold(batch(seq), seq, later)
+    assert [run.has(seq, seq) for seq in (210, 211, MOST + 110)] == [False, True, True]
+    for seq in range(MOST + 111, 3 * MOST):
+        run.hold(batch(seq), seq, later + seq * 61 * NANOS)
+    assert len(run.held.digests) == 20 * LEAST
 
 
 def test_what_is_received_last_is_remembered_however_low_its_number() -> None:
     run = Run()
-    for seq in range(1000, 1000 + 3 * BODIES):
-        run.hold(batch(seq), seq)
-    run.hold(batch(5), 55)
+    for seq in range(1000, 1000 + 3 * LEAST):
+        run.hold(batch(seq), seq, NOW)
+    run.hold(batch(5), 55, NOW)
     assert run.has(5, 55)
 
 
 def test_a_second_machine_whose_numbers_fall_between_the_first_s_is_found_out() -> None:
     run = Run()
     for seq in (100, 102, 104):
-        run.hold(batch(seq, process=1), seq)
-    run.hold(batch(105), 105)
+        run.hold(batch(seq, process=1), seq, NOW)
+    run.hold(batch(105), 105, NOW)
     assert run.contradiction(batch(103, process=2)) == "number 103 is among the numbers 100 to 104 of another process"
     assert run.contradiction(batch(103, process=1)) == ""
     assert run.contradiction(batch(106, process=2)) == ""
@@ -69,8 +84,8 @@ def test_a_second_machine_whose_numbers_fall_between_the_first_s_is_found_out() 
 
 def test_and_so_is_the_first_one_when_it_speaks_after_the_second() -> None:
     run = Run()
-    run.hold(batch(100, process=1), 1)
-    run.hold(batch(101, process=2), 2)
+    run.hold(batch(100, process=1), 1, NOW)
+    run.hold(batch(101, process=2), 2, NOW)
     assert "another process" in run.contradiction(batch(102, process=1))
 
 
@@ -85,7 +100,7 @@ def test_an_honest_sender_is_never_contradicted(data: st.DataObject) -> None:
         process = sum(first <= seq for first in restarts) + 1
         one = batch(seq, process if seq in beats else None)
         assert run.contradiction(one) == ""
-        run.hold(one, seq)
+        run.hold(one, seq, NOW)
         run = run.copy() if seq % 7 == 0 else run
         assert run.has(seq, seq)
     assert run.numbers.ranges == ((1, 60),)
@@ -100,6 +115,6 @@ def test_two_machines_under_one_epoch_never_both_stay(first_has_it: list[bool]) 
         one = batch(seq, process=1 if first else 2)
         turned_away = turned_away or run.contradiction(one) != ""
         if not turned_away:
-            run.hold(one, seq)
+            run.hold(one, seq, NOW)
     changes = sum(a is not b for a, b in pairwise(first_has_it))
     assert turned_away is (changes > 1)

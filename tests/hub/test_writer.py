@@ -16,7 +16,7 @@ from gpufleet.model.errors import RegistryError, StoreError, UnstorableError
 from gpufleet.model.ledger import FlushIntent, SequenceKey
 from gpufleet.model.stored import Accepted
 from gpufleet.registry.sql import SqlRegistry
-from tests.fakes.batches import EPOCH, NODE, body
+from tests.fakes.batches import EPOCH, NODE, body, host_sample
 from tests.fakes.store import MemoryStore
 
 NOW = 10**18
@@ -91,6 +91,34 @@ def test_a_sender_s_newest_word_is_told_by_its_numbers_and_not_by_the_hub_s_cloc
     hub.writer.flush([WalRecord(4, set_back, body(4, NOW)), WalRecord(5, set_back + 1, body(3, NOW))])
     (sender,) = hub.registry.senders()
     assert (sender.heard.seq, sender.heard.received_at) == (4, set_back)
+
+
+def test_the_newest_report_stands_whatever_its_clock_says_and_backlog_never_does(hub: Hub) -> None:
+    def newest() -> float | None:
+        (machine,) = hub.registry.machines()
+        (one,) = [one for one in hub.store.latest("local", machine.id) if one.sample.view is None]
+        value = one.sample.values["host_load_1m"]
+        assert isinstance(value, float)
+        return value
+
+    def say(number: int, seq: int, measured_at: int, load: float, epoch: str = EPOCH) -> None:
+        content = body(seq, measured_at, samples=(host_sample(measured_at, load),), epoch=epoch)
+        hub.writer.flush([WalRecord(number, NOW + number * 10**9, content)])
+
+    say(1, 1, NOW, 0.1)
+    say(2, 3, NOW - 10**15, 0.3)  # the sender's clock was set back by days
+    assert newest() == 0.3
+    say(3, 2, NOW + 1, 0.2)  # backlog from before that
+    assert newest() == 0.3
+    hub.start()
+    say(4, 4, NOW - 10**15 + 1, 0.4)
+    assert newest() == 0.4
+    say(5, 1, NOW - 10**15 + 2, 0.5, epoch="f" * 32)  # a wiped spool
+    assert newest() == 0.5
+    say(6, 5, NOW - 10**15 + 1, 0.6)  # what the first one had left, made before that
+    assert newest() == 0.5
+    (sender,) = hub.registry.senders()
+    assert sender.heard.epoch == "f" * 32
 
 
 def test_a_backlog_from_before_a_restart_is_the_same_machine_s(hub: Hub) -> None:

@@ -179,7 +179,7 @@ def test_a_flush_is_pending_until_it_is_finished(dsn: str) -> None:
     assert second.pending_flush(INTENT.wal) == INTENT
     assert second.pending_flush("other") is None
     state = SenderState(cluster="local", sender="s", heard=heard)
-    held = Held(ranges=((1, 4),), digests=bytes(16), digests_next=1, processes=(ProcessSpan(7, 1, 4),))
+    held = Held(ranges=((1, 4),), digests=bytes(20), processes=(ProcessSpan(7, 1, 4),), top=(4, 5))
     second.finish_flush(INTENT, {key: Held(ranges=((1, 3),))}, [state])
     second.finish_flush(INTENT, {key: held}, [state])
     second.close()

@@ -47,7 +47,7 @@ async def test_each_body_has_its_own_answer(tmp_path: Path) -> None:
         assert [one["status"] for one in answers] == [200, 400, 403, 200, 200, 409]
         assert [one.get("result") for one in answers[:5]] == ["accepted", None, None, "duplicate", "accepted"]
         assert (answers[5]["error"], answers[5]["field"]) == ("epoch_conflict", "epoch")
-        assert [one.get("error") for one in answers] == [None, "bad_batch", "foreign_cluster", None, None]
+        assert [one.get("error") for one in answers[:5]] == [None, "bad_batch", "foreign_cluster", None, None]
 
         async def stored() -> bool:
             return len(site.store.seqs) == 2

@@ -20,9 +20,10 @@ def accept(
     part: MachinePart | None = None,
     received_at: int = 1_700_086_400_000_000_000,
     sent_at: int = 1_700_000_000_000_000_000,
+    reported_at: int | None = None,
     seq: int = 1,
 ) -> Accepted:
-    """Return one machine's samples as an accepted batch."""
+    """Return one machine's samples as an accepted batch; it was reported when it was sent, unless that is given."""
     batch = WireBatch(
         version=WIRE_VERSION,
         catalogue=CATALOGUE_VERSION,
@@ -36,7 +37,8 @@ def accept(
     )
     for sample in samples:
         _add(batch, sample)
-    return Accepted(received_at=received_at, machine_ids=(machine,), batch=batch)
+    reported_at = sent_at if reported_at is None else reported_at
+    return Accepted(received_at=received_at, reported_at=reported_at, machine_ids=(machine,), batch=batch)
 
 
 def _add(batch: WireBatch, sample: Sample) -> None:

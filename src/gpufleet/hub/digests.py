@@ -3,10 +3,18 @@
 import hashlib
 import struct
 
-BODIES = 32
-"""Bodies that are remembered: a sender repeats what was not acknowledged to it, which is among the last it posted."""
+from gpufleet.model.time import NANOS
 
-_ENTRY = struct.Struct("<QQ")
+LEAST = 32
+"""Bodies that are always remembered: a sender repeats what was not acknowledged to it, which is among its last."""
+
+MOST = 1024
+"""Bodies that are remembered of a sender that posts fast, as one with a backlog does, perhaps in bundles of a relay."""
+
+FRESH_SECONDS = 60
+"""Beyond the least, a body is remembered for so long; it goes as later ones come, not while nothing does."""
+
+_ENTRY = struct.Struct("<QQI")
 
 
 def digest_of(body: bytes) -> int:
@@ -15,29 +23,33 @@ def digest_of(body: bytes) -> int:
 
 
 class Digests:
-    """A ring of (number, digest): 16 bytes each, the oldest overwritten first."""
+    """Number, digest and second of receipt of each body: 20 bytes, the oldest first."""
 
-    def __init__(self, content: bytes = b"", following: int = 0) -> None:
-        """Take what an earlier ring's `content` and `following` were."""
-        self._ring = bytearray(content)
-        self.following = following
+    def __init__(self, content: bytes = b"") -> None:
+        """Take what an earlier one's `content` was."""
+        self._entries = bytearray(content)
 
     @property
     def content(self) -> bytes:
-        """The ring's bytes."""
-        return bytes(self._ring)
+        """Everything that is remembered."""
+        return bytes(self._entries)
 
-    def add(self, number: int, digest: int) -> None:
-        """Remember a body."""
-        at = self.following * _ENTRY.size
-        if at == len(self._ring):
-            self._ring += bytes(_ENTRY.size)
-        _ENTRY.pack_into(self._ring, at, number, digest)
-        self.following = (self.following + 1) % BODIES
+    def add(self, number: int, digest: int, received_at: int) -> None:
+        """Remember a body; `received_at` in nanoseconds since 1970."""
+        second = received_at // NANOS & 0xFFFFFFFF
+        self._entries += _ENTRY.pack(number, digest, second)
+        count = len(self._entries) // _ENTRY.size
+        if count <= LEAST:
+            return
+        _, _, oldest = _ENTRY.unpack_from(self._entries)
+        if second - oldest > FRESH_SECONDS:
+            del self._entries[: min(2, count - LEAST) * _ENTRY.size]
+        elif count > MOST:
+            del self._entries[: _ENTRY.size]
 
     def get(self, number: int) -> int | None:
-        """Return the digest of the body of a number, or None if it is not among the last."""
-        for known, digest in _ENTRY.iter_unpack(self._ring):
+        """Return the digest of the body of a number, or None if it is not remembered."""
+        for known, digest, _ in _ENTRY.iter_unpack(self._entries):
             if known == number:
                 return int(digest)
         return None

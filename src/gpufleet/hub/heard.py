@@ -4,17 +4,26 @@ from gpufleet.model.ledger import Heard
 from gpufleet.model.wire import WireBatch
 
 
-def hear(before: Heard | None, batch: WireBatch, received_at: int) -> Heard:
-    """Return what is known of a sender after a batch of it; backlog, which follows the newest, changes nothing.
+def is_news(before: Heard | None, batch: WireBatch, *, known_epoch: bool) -> bool:
+    """Tell whether a batch is newer than the newest word of its sender, or else backlog, which follows it.
 
-    Which of two batches is newer their numbers tell, not the clocks, which may be set back.
+    Within an epoch its numbers tell, not the clocks, which may be set back. An epoch that was never heard of is the
+    newest. A sender may have two (its disk refuses for a while): between those, its own clock is all there is.
     """
-    if before is not None and before.epoch == batch.epoch and before.seq > batch.seq:
-        return before
+    if before is None or not known_epoch:
+        return True
+    if before.epoch == batch.epoch:
+        return batch.seq > before.seq
+    return batch.sent_at >= before.sent_at
+
+
+def heard(before: Heard | None, batch: WireBatch, *, received_at: int, reported_at: int = 0) -> Heard:
+    """Return the newest word of a sender after one that is news; a heartbeat stays until the next one."""
     return Heard(
         epoch=batch.epoch,
         seq=batch.seq,
         sent_at=batch.sent_at,
         received_at=received_at,
+        reported_at=reported_at,
         heartbeat=batch.heartbeat or (before.heartbeat if before else None),
     )

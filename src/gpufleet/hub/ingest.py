@@ -118,7 +118,7 @@ class Ingest:
     async def _append(self, key: SequenceKey, batch: WireBatch, body: bytes, digest: int, received_at: int) -> None:
         try:
             await self._wal.append(received_at, body)
-            self._ledger.hold(key, batch, digest)
+            self._ledger.hold(key, batch, digest, received_at)
             if self._accepted is not None:
                 self._accepted(batch, received_at)
         finally:

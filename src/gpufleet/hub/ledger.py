@@ -40,12 +40,12 @@ class Ledger:
         run = self._runs.get(key)
         return "" if run is None else run.contradiction(batch)
 
-    def hold(self, key: SequenceKey, batch: WireBatch, digest: int) -> None:
-        """Remember a batch."""
+    def hold(self, key: SequenceKey, batch: WireBatch, digest: int, received_at: int) -> None:
+        """Remember a batch; `received_at` by the hub's clock, nanoseconds since 1970."""
         run = self._runs.get(key)
         if run is None:
             run = self._runs[key] = Run()
-        run.hold(batch, digest)
+        run.hold(batch, digest, received_at)
 
     def run(self, key: SequenceKey) -> Run:
         """Return a copy of one run."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gpufleet.hub.conflicts import Conflicts
-from gpufleet.hub.heard import hear
+from gpufleet.hub.heard import heard, is_news
 from gpufleet.hub.intervals import Intervals
 from gpufleet.hub.inventory import GAPS_SHOWN, sender_record
 from gpufleet.hub.ledger import Ledger
@@ -28,8 +28,10 @@ class Relayed:
         """Remember that a batch came."""
         who = batch.cluster, batch.sender
         key = SequenceKey(batch.cluster, batch.sender, batch.epoch)
+        before = self._heard.get(who)
+        if is_news(before, batch, known_epoch=key in self._lowest):
+            self._heard[who] = heard(before, batch, received_at=received_at)
         self._lowest[key] = min(batch.seq, self._lowest.get(key, batch.seq))
-        self._heard[who] = hear(self._heard.get(who), batch, received_at)
 
     def records(self, now: int) -> tuple[SenderRecord, ...]:
         """Return every sender, by cluster and name. What came before the lowest number seen here is not missing."""

@@ -12,6 +12,7 @@ import msgspec
 
 from gpufleet.hub.digests import Digests
 from gpufleet.hub.intervals import Intervals
+from gpufleet.hub.order import Order
 from gpufleet.model.ledger import Held, ProcessSpan
 from gpufleet.model.wire import WireBatch
 
@@ -26,8 +27,9 @@ class Run:
         """Take what an earlier run's `held` was."""
         held = held or Held(ranges=())
         self.numbers = Intervals(held.ranges)
-        self._digests = Digests(held.digests, held.digests_next)
+        self._digests = Digests(held.digests)
         self._processes = held.processes
+        self.order = Order(held.gap_ends, held.top)
 
     @property
     def held(self) -> Held:
@@ -35,18 +37,19 @@ class Run:
         return Held(
             ranges=self.numbers.ranges,
             digests=self._digests.content,
-            digests_next=self._digests.following,
             processes=self._processes,
+            gap_ends=self.order.gaps,
+            top=self.order.top,
         )
 
     def copy(self) -> Self:
         """Return another run that remembers the same."""
         return type(self)(self.held)
 
-    def hold(self, batch: WireBatch, digest: int) -> None:
-        """Remember a batch."""
+    def hold(self, batch: WireBatch, digest: int, received_at: int) -> None:
+        """Remember a batch; `received_at` by the hub's clock, nanoseconds since 1970."""
         self.numbers.add(batch.seq)
-        self._digests.add(batch.seq, digest)
+        self._digests.add(batch.seq, digest, received_at)
         self._processes = _with(self._processes, batch)
 
     def has(self, seq: int, digest: int) -> bool:

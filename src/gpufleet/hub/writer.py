@@ -17,9 +17,10 @@ import msgspec
 from gpufleet.codecs.batch import decode
 from gpufleet.hub.counters import Counters, bounded
 from gpufleet.hub.digests import digest_of
-from gpufleet.hub.heard import hear
+from gpufleet.hub.heard import heard, is_news
 from gpufleet.hub.ledger import Ledger, key_of
 from gpufleet.hub.normalise import normalise
+from gpufleet.hub.order import STEP_NS
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.run import Run
 from gpufleet.hub.wal import WalRecord
@@ -166,7 +167,7 @@ class Writer:
             self._counters.future_rows += normalised.future_rows
         clean = normalised.batch
         rows = sum(len(block.machine) for block in clean.samples) + sum(len(block.machine) for block in clean.dims)
-        accepted = Accepted(received_at=record.received_at, machine_ids=ids, batch=clean)
+        accepted = Accepted(received_at=record.received_at, reported_at=0, machine_ids=ids, batch=clean)
         return Item(record, key, accepted, rows, _cells(clean))
 
     def _remember(self, items: Sequence[Item]) -> FlushIntent:
@@ -214,26 +215,36 @@ class Writer:
         return [item.record.seq for item in items]
 
     def _write(self, items: Sequence[Item], intent: FlushIntent) -> None:
-        self._store.write([item.accepted for item in items], intent.token)
         runs: dict[SequenceKey, Run] = {}
-        heard: dict[tuple[str, str], Heard] = {}
-        for item in items:
-            batch = item.accepted.batch
-            if item.key not in runs:
-                runs[item.key] = self._flushed.run(item.key)
-            runs[item.key].hold(batch, digest_of(item.record.body))
-            who = (batch.cluster, batch.sender)
-            heard[who] = hear(heard.get(who) or self._senders.get(who), batch, item.record.received_at)
+        words: dict[tuple[str, str], Heard] = {}
+        ordered = [self._in_order(item, runs, words) for item in items]
+        self._store.write(ordered, intent.token)
         self._registry.finish_flush(
             intent,
             {key: run.held for key, run in runs.items()},
-            [SenderState(cluster=who[0], sender=who[1], heard=word) for who, word in heard.items()],
+            [SenderState(cluster=who[0], sender=who[1], heard=word) for who, word in words.items()],
         )
         for key, run in runs.items():
             self._flushed.replace(key, run)
-        self._senders.update(heard)
+        self._senders.update(words)
         self._counters.flushed_batches += len(items)
         self._counters.flushed_rows += sum(item.rows for item in items)
+
+    def _in_order(self, item: Item, runs: dict[SequenceKey, Run], words: dict[tuple[str, str], Heard]) -> Accepted:
+        """Give a batch its place in the order of its sender's reports; `runs` and `words` learn of it."""
+        batch, received_at = item.accepted.batch, item.record.received_at
+        run = runs.get(item.key)
+        if run is None:
+            run = runs[item.key] = self._flushed.run(item.key)
+        who = (batch.cluster, batch.sender)
+        before = words.get(who) or self._senders.get(who)
+        is_new = is_news(before, batch, known_epoch=len(run.numbers) > 0)
+        least = max(received_at, before.reported_at + STEP_NS) if before else received_at
+        reported_at = run.order.place(batch.seq, least if is_new else None)
+        if is_new:
+            words[who] = heard(before, batch, received_at=received_at, reported_at=reported_at)
+        run.hold(batch, digest_of(item.record.body), received_at)
+        return msgspec.structs.replace(item.accepted, reported_at=reported_at)
 
     def _isolate(self, items: Sequence[Item]) -> list[int]:
         """Write one by one. A record is bad when it fails, another one succeeds, and it fails again.

@@ -26,15 +26,17 @@ class Held(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         ranges: the numbers.
-        digests: number and digest of the bodies received last, 16 bytes each, in the order of a ring.
-        digests_next: place in the ring of the next one.
+        digests: number, digest and second of receipt of the bodies received last, 20 bytes each.
         processes: spans of the sender's processes, lowest first: they never overlap.
+        gap_ends: numbers that ended a gap, with their place in the order of reports (nanoseconds since 1970).
+        top: the highest number, with its place.
     """
 
     ranges: Ranges
     digests: bytes = b""
-    digests_next: int = 0
     processes: tuple[ProcessSpan, ...] = ()
+    gap_ends: Ranges = ()
+    top: tuple[int, int] | None = None
 
 
 class SequenceKey(msgspec.Struct, frozen=True, order=True):
@@ -53,6 +55,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
         seq: of its newest batch.
         sent_at: nanoseconds since 1970 by the sender's clock.
         received_at: nanoseconds since 1970 by the hub's clock.
+        reported_at: its place in the order of reports, see `Accepted`; 0 where none was given.
         heartbeat: the newest heartbeat, or None when it never sent one.
     """
 
@@ -60,6 +63,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     sent_at: int
     received_at: int
+    reported_at: int = 0
     heartbeat: Heartbeat | None = None
 
 

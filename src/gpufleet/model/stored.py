@@ -11,11 +11,14 @@ class Accepted(msgspec.Struct, kw_only=True):
 
     Attributes:
         received_at: nanoseconds since 1970 by the hub's clock when its body was complete.
+        reported_at: its place in the order of reports of one sender, by the hub's clock: about `received_at`, and for
+            backlog earlier than everything that its sender said later. Of two reports the later one stands.
         machine_ids: the hub's id of each of `batch.machines`, in that order.
         batch: the columns; every value valid for its catalogue row or absent.
     """
 
     received_at: int
+    reported_at: int
     machine_ids: tuple[str, ...]
     batch: WireBatch
 

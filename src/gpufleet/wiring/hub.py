@@ -234,4 +234,4 @@ def replay(wal: Wal, ledger: Ledger) -> None:
             batch = decode(record.body)
         except WireError:
             continue  # the writer will put it aside, and say so
-        ledger.hold(key_of(batch), batch, digest_of(record.body))
+        ledger.hold(key_of(batch), batch, digest_of(record.body), record.received_at)

@@ -21,6 +21,7 @@ from gpufleet.stores.clickhouse.migrate import migrate
 from gpufleet.stores.clickhouse.schema import tables
 from tests.support.accepted import accept
 
+VERSION_1 = Path(__file__).parent / "golden" / "version1.sql"
 T0 = 1_700_000_000_000_000_000
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
 
@@ -104,6 +105,33 @@ def upgrade(folder: str) -> None:
         say(str(error))
 
 
+def upgrade_version_1(folder: str) -> None:
+    """A folder of schema version 1, whose server computed what makes a sample the newest."""
+    dsn = parse_dsn(f"chdb://{folder}")
+    handles = Handles(dsn, connector(dsn))
+    for statement in VERSION_1.read_text().split(";\n"):
+        if statement.strip():
+            handles.writer.command(statement)
+    handles.writer.command("INSERT INTO schema_migrations VALUES (1, 1, now(), ['all of it'])")
+    for machine, at in (("m", T0 + 50), ("other", T0 + 50)):
+        handles.writer.command(
+            "INSERT INTO latest (cluster, machine, reader, lane, provenance, measured_at, received_at, host_load_1m) "
+            f"SELECT 'c', '{machine}', 'host', 'fast', 'host_local_probe', fromUnixTimestamp64Nano({at}), "
+            f"fromUnixTimestamp64Nano({T0 + 100}), 0.5"
+        )
+    handles.close()
+    store = opened(folder)
+    sample = Sample(view=None, reader="host", lane=Lane.FAST, measured_at=T0 - 9, values={"host_load_1m": 0.75})
+    store.write([accept("c", "m", [sample], reported_at=T0 + 200)], "news, by a clock that was set back")
+    store.write([accept("c", "other", [sample], reported_at=T0 + 20)], "backlog")
+    say([store.latest("c", machine)[0].sample.values["host_load_1m"] for machine in ("m", "other")])
+    store.close()
+    handles = Handles(dsn, connector(dsn))
+    say(migrate(handles.writer, tables(), dsn.engine))
+    say(handles.writer.query("SELECT max(version) FROM schema_migrations").result_rows[0][0])
+    handles.close()
+
+
 def fork(folder: str) -> None:
     store = opened(folder)
     warnings.simplefilter("ignore")  # that forking with threads is dangerous is what this shows
@@ -125,7 +153,8 @@ def without_libraries(folder: str) -> None:
 
 
 CHILDREN: dict[str, Callable[[str], None]] = {
-    child.__name__: child for child in (write_until_killed, read, try_to_open, upgrade, fork, without_libraries)
+    child.__name__: child
+    for child in (write_until_killed, read, try_to_open, upgrade, upgrade_version_1, fork, without_libraries)
 }
 
 if __name__ == "__main__":

@@ -54,7 +54,14 @@ def test_an_older_folder_is_brought_forward_and_a_newer_one_refused(tmp_path: Pa
     assert latest == [{"host_load_1m": 0.5}, {"gpu_power_watts": 1.0, "gpu_name": "name 0"}]
     assert changed == []
     assert history == [10, 2]  # ten tables made, then a column added to samples and latest
-    assert "schema version 1000, this build knows 1" in refusal
+    assert "schema version 1000, this build knows 2" in refusal
+
+
+def test_a_folder_of_version_1_is_brought_forward_with_what_is_in_it(tmp_path: Path) -> None:
+    loads, changed, version = run("upgrade_version_1", tmp_path / "db")
+    assert loads == [0.75, 0.5]
+    assert changed == []
+    assert version == 2
 
 
 def test_a_forked_child_is_refused_at_once(tmp_path: Path) -> None:

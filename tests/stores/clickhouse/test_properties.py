@@ -91,12 +91,11 @@ def test_latest_is_the_newest_of_each_and_equal(store: ClickHouseStore, writes: 
             sent_at=T0,
             reports=(MachineReport(machine=Machine(name="n"), samples=tuple(samples)),),
         )
-        accepted = Accepted(received_at=2**62, machine_ids=("m",), batch=decode(encode(batch)))
+        wire = decode(encode(batch))
+        accepted = Accepted(received_at=2**62, reported_at=T0 + seq * 1000, machine_ids=("m",), batch=wire)
         store.write([accepted], f"{cluster}-{seq}")
-        for sample in samples:
-            before = expected.get(key(sample))
-            if before is None or sample.measured_at > before.measured_at:
-                expected[key(sample)] = sample
+        for sample in sorted(samples, key=lambda sample: sample.measured_at):
+            expected[key(sample)] = sample
     found = {key(stored.sample): stored.sample for stored in store.latest(cluster, "m")}
     assert found.keys() == expected.keys()
     for place, sample in expected.items():

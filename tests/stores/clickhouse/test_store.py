@@ -85,10 +85,28 @@ def test_same_token_adds_nothing(store: ClickHouseStore, cluster: str) -> None:
 
 
 def test_an_older_sample_does_not_replace_a_newer_one(store: ClickHouseStore, cluster: str) -> None:
-    store.write([accept(cluster, "m", [fast(T0 + 10, gpu_power_watts=2.0)])], f"{cluster}-new")
-    store.write([accept(cluster, "m", [fast(T0, gpu_power_watts=1.0)])], f"{cluster}-late")
+    def say(at: int, reported_at: int, watts: float) -> float | str | Absent:
+        one = accept(cluster, "m", [fast(at, gpu_power_watts=watts)], reported_at=reported_at)
+        store.write([one], f"{cluster}-{watts}")
+        (stored,) = store.latest(cluster, "m")
+        return stored.sample.values["gpu_power_watts"]
+
+    assert say(T0 + 10, T0 + 10, 2.0) == 2.0
+    assert say(T0, T0 + 9, 1.0) == 2.0  # backlog
+    assert say(T0 + 11, T0 + 9, 1.5) == 2.0  # backlog from before the sender's clock was set back
+    assert say(T0 - 1000, T0 + 11, 3.0) == 3.0  # the first after that
     (stored,) = store.latest(cluster, "m")
-    assert stored.sample.values == {"gpu_power_watts": 2.0}
+    assert stored.sample.measured_at == T0 - 1000
+
+
+def test_of_two_samples_in_one_report_the_one_measured_later_is_the_newest(
+    store: ClickHouseStore, cluster: str
+) -> None:
+    for order in ((1, 2), (2, 1)):
+        samples = [fast(T0 + at, gpu_power_watts=float(at)) for at in order]
+        store.write([accept(cluster, f"m{order}", samples)], f"{cluster}-{order}")
+        (stored,) = store.latest(cluster, f"m{order}")
+        assert stored.sample.values == {"gpu_power_watts": 2.0}
 
 
 def test_texts_are_those_of_the_newest_sample(store: ClickHouseStore, cluster: str) -> None:
@@ -99,7 +117,7 @@ def test_texts_are_those_of_the_newest_sample(store: ClickHouseStore, cluster: s
     gone = static(T0 + 1, gpu_name="NVIDIA H200", gpu_serial=Absent(Reason.NOT_PERMITTED))
     again = static(T0 + 2, gpu_name="NVIDIA H200", gpu_serial="1", gpu_power_default_limit_watts=700.0)
     for number, sample in enumerate((first, gone, again)):
-        store.write([accept(cluster, "m", [sample])], f"{cluster}-t{number}")
+        store.write([accept(cluster, "m", [sample], reported_at=T0 + number)], f"{cluster}-t{number}")
         (stored,) = store.latest(cluster, "m")
         assert stored.sample == sample
 
@@ -208,7 +226,8 @@ def test_threads_read_while_one_writes(store: ClickHouseStore, cluster: str) -> 
     for thread in threads:
         thread.start()
     for number in range(rounds):
-        store.write([accept(cluster, "m", [fast(T0 + number, gpu_power_watts=float(number))])], f"{cluster}-t{number}")
+        one = accept(cluster, "m", [fast(T0 + number, gpu_power_watts=float(number))], reported_at=T0 + number)
+        store.write([one], f"{cluster}-t{number}")
     done.set()
     for thread in threads:
         thread.join()
@@ -253,7 +272,7 @@ def test_a_clock_that_ran_ahead_is_not_believed_for_ever(store: ClickHouseStore,
         part = MachinePart(0, readers=[status])
         view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address=f"0000:{int(watts)}:00.0")
         sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": watts})
-        one = accept(cluster, "m", [sample], part=part, sent_at=at, received_at=received_at)
+        one = accept(cluster, "m", [sample], part=part, sent_at=at, received_at=received_at, reported_at=received_at)
         store.write([one], f"{cluster}-{received_at}")
 
     say(T0 + 300 * NANOS, T0, 10.0, "ahead")

@@ -21,8 +21,10 @@ _SIMPLE = {
 }
 
 
-def arrow_table(table: Table, columns: Columns) -> Any:
+def arrow_table(table: Table, columns: Columns, *, begun: Any = None) -> Any:
     """Return the columns as an Arrow table of the types that `table` declares.
+
+    Those that are in `begun`, an Arrow table of the same rows, are taken from there.
 
     Raises:
         UnstorableError: if a cell does not fit its column; names the column.
@@ -32,6 +34,9 @@ def arrow_table(table: Table, columns: Columns) -> Any:
     types = {column.name: column.type for column in table.columns}
     arrays = {}
     for name, cells in columns.items():
+        if begun is not None and name in begun.column_names:
+            arrays[name] = begun.column(name)
+            continue
         try:
             arrays[name] = _array(types[name], cells)
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:

@@ -18,7 +18,7 @@ from gpufleet.stores.clickhouse.schema import (
 )
 
 _COLUMNS = """
-SELECT table, name, type FROM system.columns
+SELECT table, name, type, default_kind FROM system.columns
 WHERE database = currentDatabase() AND table IN {names:Array(String)}
 """
 
@@ -42,13 +42,16 @@ def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str
             f"the store has schema version {newest}, this build knows {SCHEMA_VERSION}: run a newer gpufleet"
         )
     present: dict[str, dict[str, str]] = {}
+    computed: dict[str, set[str]] = {}
     names = [table.name for table in tables]
-    for table_name, column, type_ in handle.query(_COLUMNS, parameters={"names": names}).result_rows:
+    for table_name, column, type_, kind in handle.query(_COLUMNS, parameters={"names": names}).result_rows:
         present.setdefault(table_name, {})[column] = type_
+        if kind == "MATERIALIZED":
+            computed.setdefault(table_name, set()).add(column)
     statements: list[str] = []
     for table in tables:
         if table.name in present:
-            statements += render_alters(table, present[table.name])
+            statements += render_alters(table, present[table.name], computed.get(table.name, ()))
         else:
             statements.append(render_create(table, engine))
     for statement in statements:

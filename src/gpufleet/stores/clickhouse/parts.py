@@ -33,14 +33,6 @@ def seen_views(accepted: Accepted) -> Iterator[tuple[str, View, str]]:
                 yield accepted.machine_ids[part.machine], event.view, ""
 
 
-def reported_at(accepted: Accepted) -> int:
-    """Return when the batch was made, by the sender's clock where that is not ahead of the hub's.
-
-    The newest report stands: a clock that ran ahead must not outlive what its sender says after.
-    """
-    return min(accepted.batch.sent_at, accepted.received_at)
-
-
 class PartRows:
     """Gathers events, reader status, holdings, inventory and views of many batches."""
 
@@ -72,7 +64,7 @@ class PartRows:
                     status.failures,
                     status.error_class,
                     status.last_error,
-                    reported_at(accepted),
+                    accepted.reported_at,
                     accepted.received_at,
                 )
             for event in part.events:
@@ -97,7 +89,7 @@ class PartRows:
         batch = accepted.batch
         subject = (batch.cluster, machine, view.key, reader)
         attributes = hash(view)
-        at = reported_at(accepted)
+        at = accepted.reported_at
         last, last_at = self._known.views.get(subject, (None, at))
         if last == attributes or last_at > at:
             return
@@ -127,7 +119,7 @@ class PartRows:
             holding.until,
             list(holding.methods),
             holding.verdict.value,
-            reported_at(accepted),
+            accepted.reported_at,
             accepted.received_at,
         )
 
@@ -140,7 +132,7 @@ class PartRows:
         self._known.inventory[subject] = number
         self.tables["inventory"].add(
             *subject,
-            reported_at(accepted),
+            accepted.reported_at,
             accepted.received_at,
             number,
             [function.address for function in functions],

@@ -7,7 +7,7 @@ from gpufleet.stores.clickhouse.columns import Columns, Rows, count
 from gpufleet.stores.clickhouse.dims import DimRows
 from gpufleet.stores.clickhouse.parts import PartRows
 from gpufleet.stores.clickhouse.samples import SampleRows, info_rows
-from gpufleet.stores.clickhouse.schema import ABSENCE_SETS, INFO
+from gpufleet.stores.clickhouse.schema import ABSENCE_SETS, INFO, KNOWN_AT
 from gpufleet.stores.clickhouse.sets import Known, absence_set_id
 
 
@@ -53,6 +53,6 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
         **{name: rows.columns for name, rows in parts.tables.items()},
         "dim_samples": dims.columns,
         "samples": sample_columns,
-        "latest": sample_columns,
+        "latest": {**sample_columns, KNOWN_AT.name: samples.known_at},
     }
     return {name: columns for name, columns in tables.items() if count(columns)}

@@ -1,6 +1,6 @@
 """Sample blocks to the columns of `samples` and `latest`. Pure, and a column at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
@@ -17,6 +17,9 @@ _Place = tuple[str, str, int, int, int]
 
 MACHINE_ITSELF = ""
 """What stands in the column `view` of a row about the machine."""
+
+INSTANTS_A_BATCH = 1000
+"""Instants of one batch that are told apart in the order of reports: so many nanoseconds lie between two batches."""
 
 
 _POSITIONS: dict[str, dict[Cell, Cell]] = {
@@ -89,6 +92,7 @@ class SampleRows:
         self._numbers: dict[str, list[int]] = {
             name: [] for name in ("measured_at", "received_at", "seq", "driver_session", "absence_set", "info_set")
         }
+        self._known_at: list[int] = []
         self._core: dict[str, list[Cell]] = {}
         self._tails = {
             name: Ragged() for name in ("tail_int_ids", "tail_int_values", "tail_float_ids", "tail_float_values")
@@ -100,7 +104,9 @@ class SampleRows:
         texts = self._texts
         machine_codes, view_codes = batch_codes(accepted, texts["machine"], texts["view"])
         absences = [*absence_ids, EMPTY]
-        for block in (*batch.samples, *bare_blocks(batch)):
+        blocks = (*batch.samples, *bare_blocks(batch))
+        places = _places(blocks, accepted.reported_at)
+        for block in blocks:
             count = len(block.measured_at)
             texts["cluster"].repeat(batch.cluster, count)
             texts["machine"].rows.extend(map(machine_codes.__getitem__, block.machine))
@@ -112,6 +118,7 @@ class SampleRows:
             numbers = self._numbers
             numbers["measured_at"].extend(block.measured_at)
             numbers["received_at"].extend([accepted.received_at] * count)
+            self._known_at.extend(map(places.__getitem__, block.measured_at))
             numbers["seq"].extend([batch.seq] * count)
             numbers["driver_session"].extend(block.driver_session)
             numbers["absence_set"].extend(map(absences.__getitem__, block.absence))
@@ -184,6 +191,17 @@ class SampleRows:
         for column in self._core.values():
             column.extend([None] * (self._rows - len(column)))
         return {**self._texts, **self._numbers, **self._core, **self._tails}
+
+    @property
+    def known_at(self) -> list[int]:
+        """For each row, what makes it the newest: a column of `latest` alone."""
+        return self._known_at
+
+
+def _places(blocks: Iterable[SampleBlock], reported_at: int) -> dict[int, int]:
+    """Return instant to place: within a batch, what was measured later is newer."""
+    instants = sorted(set(chain.from_iterable(block.measured_at for block in blocks)))
+    return {instant: reported_at + min(order, INSTANTS_A_BATCH - 1) for order, instant in enumerate(instants)}
 
 
 def info_rows(rows: Sequence[InfoRow]) -> Iterator[tuple[object, ...]]:

@@ -5,13 +5,13 @@ collapses. Only the engine clause differs between an embedded file, a server and
 """
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import msgspec
 
 from gpufleet.model.catalogue import CORE_METRICS, Metric, ValueType
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised when tables change in a way that the catalogue does not cause; a store of a newer one is refused."""
 
 DEDUPLICATION_WINDOW = 10_000
@@ -36,13 +36,11 @@ class Column(msgspec.Struct, frozen=True):
         name: as in SQL.
         type: ClickHouse type.
         codec: compression, or empty for the server's default (LZ4).
-        derived: expression that the server computes it from, or empty for one that is written.
     """
 
     name: str
     type: str
     codec: str = "ZSTD(1)"
-    derived: str = ""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +97,11 @@ _SAMPLE_TAIL = (
 )
 
 
-_KNOWN_AT = Column("known_at", INSTANT, "ZSTD(1)", derived="least(measured_at, received_at)")
-"""What makes a sample the newest: a sender whose clock ran ahead must not outlive what it measures after."""
+KNOWN_AT = Column("known_at", INSTANT, "ZSTD(1)")
+"""What makes a sample the newest: its report's place in the hub's order, which no sender's clock can change.
+
+Until version 2 the server computed it, as the earlier of `measured_at` and `received_at`.
+"""
 
 
 def metric_type(metric: Metric) -> str:
@@ -134,7 +135,7 @@ def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[Table, ...]:
     samples = _sample_columns(core)
     return (
         Table(name="samples", columns=samples, key=_SAMPLE_KEY, partition="toDate(measured_at)"),
-        Table(name="latest", columns=(*samples, _KNOWN_AT), key=_SAMPLE_KEY[:-1], version="known_at", lookup=True),
+        Table(name="latest", columns=(*samples, KNOWN_AT), key=_SAMPLE_KEY[:-1], version="known_at", lookup=True),
         DIM_SAMPLES,
         ABSENCE_SETS,
         INFO,
@@ -300,8 +301,7 @@ MIGRATIONS = Table(
 def render_column(column: Column) -> str:
     """Return the column as CREATE and ALTER take it."""
     codec = f" CODEC({column.codec})" if column.codec else ""
-    derived = f" MATERIALIZED {column.derived}" if column.derived else ""
-    return f"`{column.name}` {column.type}{derived}{codec}"
+    return f"`{column.name}` {column.type}{codec}"
 
 
 def render_create(table: Table, engine: Engine = Engine.PLAIN) -> str:
@@ -326,12 +326,15 @@ def render_create(table: Table, engine: Engine = Engine.PLAIN) -> str:
     return "\n".join(clauses)
 
 
-def render_alters(table: Table, present: dict[str, str]) -> list[str]:
-    """Return what brings an older table to this build: columns added, enumerations that gained names widened.
+def render_alters(table: Table, present: dict[str, str], computed: Container[str] = ()) -> list[str]:
+    """Return what brings an older table to this build.
+
+    Columns are added, enumerations that gained names widened, and what the server computed is written from now on.
 
     Args:
         table: as this build wants it.
         present: name to type of the columns that are there. What the table does not name is left alone.
+        computed: names of those that the server computes.
     """
     statements = []
     before = ""
@@ -341,5 +344,7 @@ def render_alters(table: Table, present: dict[str, str]) -> list[str]:
             statements.append(f"ALTER TABLE {table.name} ADD COLUMN IF NOT EXISTS {render_column(column)}{where}")
         elif "Enum8(" in column.type and present[column.name] != column.type:
             statements.append(f"ALTER TABLE {table.name} MODIFY COLUMN {render_column(column)}")
+        elif column.name in computed:
+            statements.append(f"ALTER TABLE {table.name} MODIFY COLUMN `{column.name}` REMOVE MATERIALIZED")
         before = column.name
     return statements

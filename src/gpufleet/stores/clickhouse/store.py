@@ -13,7 +13,6 @@ from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import Accepted, StoredSample
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, parse_dsn, translated
-from gpufleet.stores.clickhouse.columns import Columns
 from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers_of_view
 from gpufleet.stores.clickhouse.latest import fetch_latest
 from gpufleet.stores.clickhouse.lock import FolderLock
@@ -101,13 +100,12 @@ class ClickHouseStore:
             self._known = known
 
     def _arrow_tables(self, accepted: Sequence[Accepted], known: Known) -> list[tuple[str, Any]]:
-        tables: list[tuple[str, Any]] = []
-        made: tuple[Columns, Any] = ({}, None)
+        made: dict[str, Any] = {}
         for name, columns in build(accepted, known).items():
-            if columns is not made[0]:  # samples and latest take the same rows
-                made = (columns, arrow_table(self._tables[name], columns))
-            tables.append((name, made[1]))
-        return tables
+            # `latest` has the rows of `samples`, and a column more
+            begun = made["samples"] if name == "latest" else None
+            made[name] = arrow_table(self._tables[name], columns, begun=begun)
+        return list(made.items())
 
     def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
         """Return the newest sample per view, reader and lane, in that order; see `ports.Store`."""

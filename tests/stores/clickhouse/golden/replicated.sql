@@ -111,7 +111,7 @@ CREATE TABLE IF NOT EXISTS latest (
     `tail_int_values` Array(UInt64) CODEC(ZSTD(1)),
     `tail_float_ids` Array(UInt16) CODEC(ZSTD(1)),
     `tail_float_values` Array(Float64) CODEC(ZSTD(1)),
-    `known_at` DateTime64(9, 'UTC') MATERIALIZED least(measured_at, received_at) CODEC(ZSTD(1))
+    `known_at` DateTime64(9, 'UTC') CODEC(ZSTD(1))
 ) ENGINE = ReplicatedReplacingMergeTree(known_at)
 ORDER BY (cluster, machine, view, reader, lane)
 SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
