@@ -14,7 +14,7 @@ from tests.support.passes import World, function, gpu
 def take(pending: Pending, world: World) -> MachineReport:
     now = world.clock.now_ns()
     snapshot = assemble(world.state, now=world.clock.monotonic(), now_ns=now, capabilities={})
-    return pending.take(snapshot, now)
+    return pending.take(snapshot, now, world.state.judged)
 
 
 def test_a_pass_travels_once_with_its_events_and_status() -> None:

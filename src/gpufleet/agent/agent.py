@@ -72,7 +72,14 @@ class Agent:
         self._capabilities = dict(capabilities or {})
         self._refresh_seconds = min(intervals.values())
         self._loops = [
-            ReaderLoop(reader, intervals=intervals, timeout_seconds=seconds, clock=clock, report=self._take)
+            ReaderLoop(
+                reader,
+                intervals=intervals,
+                timeout_seconds=seconds,
+                clock=clock,
+                report=self._take,
+                excuses=lambda failure: self._state.excuses(failure),
+            )
             for reader, seconds in readers
         ]
         statuses = [status for loop in self._loops for status in loop.statuses]
@@ -111,7 +118,7 @@ class Agent:
             self._news.set()
         counts = self._stats.lanes[outcome.status.reader, outcome.status.lane]
         counts.passes += 1
-        counts.failures += outcome.status.state is ReaderState.FAILED
+        counts.failures += self._state.judged(outcome.status).state is ReaderState.FAILED
         self._changed.set()
 
     async def _keep_prepared(self) -> None:
@@ -153,7 +160,7 @@ class Agent:
         if self._changed.is_set():
             self._prepare()
         if self._pending and not self.missing:
-            report = self._pending.take(self.snapshot, self._clock.now_ns())
+            report = self._pending.take(self.snapshot, self._clock.now_ns(), self._state.judged)
         if await delivery.outbox.post(report):
             delivery.pusher.wake()
 

@@ -55,7 +55,7 @@ def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str
             pci=state.inventory.functions if state.inventory else None,
         ),
         guests=(),
-        readers=tuple(_report(status) for status in state.statuses.values()),
+        readers=tuple(_report(state.judged(status)) for status in state.statuses.values()),
         capabilities={**_reader_capabilities(state), **capabilities},
         aggregate=aggregate([device.readings for device in devices if device.kind is ViewKind.GPU]),
     )

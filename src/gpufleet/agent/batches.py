@@ -1,5 +1,7 @@
 """What is new since the batch before, as the next batch. Pure."""
 
+from collections.abc import Callable
+
 from gpufleet.agent.outcome import Outcome
 from gpufleet.agent.pci import pci_samples
 from gpufleet.model.batch import MachineReport
@@ -37,7 +39,7 @@ class Pending:
             self._inventory = outcome.round.inventory
             self._pci_due = True
 
-    def take(self, snapshot: Snapshot, now_ns: int) -> MachineReport:
+    def take(self, snapshot: Snapshot, now_ns: int, judged: Callable[[ReaderStatus], ReaderStatus]) -> MachineReport:
         """Return everything collected, with the GPUs that only PCI shows, and start again.
 
         Those are told when the bus was read, and whenever the reason that no reader shows them has changed.
@@ -45,20 +47,21 @@ class Pending:
         Args:
             snapshot: the newest one, assembled after the last `add`.
             now_ns: nanoseconds since 1970, when such reasons are judged.
+            judged: says how a lane is doing on this machine.
         """
-        judged = {
+        only_pci = {
             device.key: next(iter(device.readings.values()))
             for device in snapshot.devices
             if device.side is Side.PCI_ONLY
         }
-        if _reasons(judged) != _reasons(self._pci_told) or (self._pci_due and judged):
+        if _reasons(only_pci) != _reasons(self._pci_told) or (self._pci_due and only_pci):
             self._samples += pci_samples(snapshot, now_ns)
-        self._pci_told = judged
+        self._pci_told = only_pci
         report = MachineReport(
             machine=snapshot.node,
             samples=tuple(self._samples),
             events=tuple(self._events),
-            readers=tuple(self._statuses.values()),
+            readers=tuple(judged(status) for status in self._statuses.values()),
             inventory=self._inventory,
         )
         self._samples, self._events, self._statuses = [], [], {}

@@ -30,13 +30,24 @@ class ReaderLoop:
         timeout_seconds: float,
         clock: Clock,
         report: Callable[[Outcome], None],
+        excuses: Callable[[Absent], bool | None] = lambda _: False,
     ) -> None:
-        """Take the reader, seconds between passes by lane, the bound of a pass, and who hears of each pass."""
+        """Take the parts.
+
+        Args:
+            reader: what is read.
+            intervals: seconds between passes by lane.
+            timeout_seconds: the bound of a pass.
+            clock: the clocks.
+            report: hears of each pass.
+            excuses: whether a failure only says that there is nothing to read here; None while that is not known.
+        """
         self.reader = reader
         self._intervals = {lane: intervals[lane] for lane in FIRST_PASS_ORDER if lane in reader.lanes}
         self._timeout = timeout_seconds
         self._clock = clock
         self._report = report
+        self._excuses = excuses
         self._told: set[str] = set()
         self._statuses = {
             lane: ReaderStatus(reader=reader.name, lane=lane, state=ReaderState.NEVER, interval_seconds=interval)
@@ -94,13 +105,19 @@ class ReaderLoop:
             last_error=words,
         )
         self._statuses[lane] = status
-        self._log_change(status)
+        self._log_change(status, failure)
         return Outcome(status=status, round=done, failure=failure, ended_at=self._clock.now_ns(), ended=ended)
 
-    def _log_change(self, status: ReaderStatus) -> None:
+    def _log_change(self, status: ReaderStatus, failure: Absent | None) -> None:
         """Tell each error once, from whichever lane, until every lane works again."""
         if status.last_error and status.last_error not in self._told:
+            excused = failure is not None and self._excuses(failure)
+            if excused is None:
+                return  # a later pass knows
             self._told.add(status.last_error)
+            if excused:
+                log.info("reader %s: nothing to read on this machine: %s", status.reader, status.last_error)
+                return
             log.warning("reader %s, lane %s: %s: %s", status.reader, status.lane, status.state, status.last_error)
         elif self._told and not any(one.last_error for one in self._statuses.values()):
             self._told.clear()

@@ -8,10 +8,13 @@ from gpufleet.agent.outcome import Outcome
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.instances import is_gone
-from gpufleet.model.machine import Machine, PciFunction
+from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.round import Round
 from gpufleet.model.status import ReaderState, ReaderStatus
+
+OF_THE_STACK = frozenset({Reason.NO_LIBRARY, Reason.NO_DRIVER, Reason.NO_SUPPORTED_GPU})
+"""What a reader of NVIDIA GPUs says where their library or driver, or all of them, are missing."""
 
 STALE_INTERVALS = 3
 """A sample is stale when its lane has not succeeded for it within this many intervals."""
@@ -84,6 +87,31 @@ class State:
         if all(state is ReaderState.NEVER for state in states):
             return Absent(Reason.NOT_COLLECTED, f"the {reader} reader has not completed a pass yet")
         return self._failures.get(reader)
+
+    def excuses(self, failure: Absent) -> bool | None:
+        """Whether a reader failed for want of what this machine has no need of: there is no NVIDIA GPU on its PCI bus.
+
+        None while the bus may still be listed for the first time. A bus that is not listed excuses nothing.
+        """
+        if failure.reason not in OF_THE_STACK:
+            return False
+        if self.inventory is None:
+            return None if self.missing() else False
+        return all(function.vendor != NVIDIA_VENDOR for function in self.inventory.functions)
+
+    def judged(self, status: ReaderStatus) -> ReaderStatus:
+        """Return how a lane is doing, where a failure that this machine excuses is none: there is nothing to read."""
+        failure = self._failures.get(status.reader)
+        if status.state is not ReaderState.FAILED or failure is None or not self.excuses(failure):
+            return status
+        return msgspec.structs.replace(
+            status,
+            state=ReaderState.OK,
+            last_success=status.last_attempt,
+            failures=0,
+            error_class="",
+            last_error="",
+        )
 
     def missing(self) -> tuple[str, ...]:
         """Return `reader/lane` of every lane that has not ended its first pass, whatever that pass came to."""

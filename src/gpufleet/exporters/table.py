@@ -15,6 +15,7 @@ from gpufleet.model.status import ReaderState
 from gpufleet.model.view import ViewKind
 
 NOTHING = "–"
+AVAILABLE = "available"
 MOST_COLUMNS = 10_000
 """More than any table of ours needs."""
 
@@ -201,6 +202,10 @@ def _readers(snapshot: Snapshot) -> list[Text]:
         for report in snapshot.readers
         if report.state is ReaderState.OK and report.reader not in {reader for reader, _ in told}
     )
+    idle = [reader for reader in working if snapshot.capabilities.get(reader, AVAILABLE) != AVAILABLE]
+    for reader in idle:
+        del working[reader]
+        lines.append(_line(reader, "nothing to read on this machine", style="dim"))
     if working:
         longest = max(report.duration_seconds for report in snapshot.readers)
         lines.append(_line("readers", f"{', '.join(working)} ok · longest pass {seconds_words(longest)}"))

@@ -1,0 +1,102 @@
+"""A machine without GPUs is no broken one: a reader of GPUs has nothing to read there, and that is no failure."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from gpufleet.agent.assemble import assemble
+from gpufleet.agent.batches import Pending
+from gpufleet.agent.schedule import ReaderLoop
+from gpufleet.exporters.table import TableExporter
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import ReaderError
+from gpufleet.model.machine import PciFunction
+from gpufleet.model.status import ReaderState
+from gpufleet.wiring.clock import SystemClock
+from tests.fakes.readers import ScriptedReader
+from tests.support.passes import World, function
+
+NO_LIBRARY = Absent(Reason.NO_LIBRARY, "libnvidia-ml.so.1: cannot open shared object file")
+OTHER_GPU = function(0, "ast", vendor=0x1A03)
+
+
+def world(inventory: tuple[PciFunction, ...] | None, failure: Absent = NO_LIBRARY) -> tuple[World, Pending]:
+    made, pending = World({"host": (Lane.SLOW,), "nvml": (Lane.FAST,)}), Pending()
+    pending.add(made.failed("nvml", Lane.FAST, failure))
+    if inventory is not None:
+        made.passed("host", Lane.SLOW, made.sample("host", Lane.SLOW, None, {"host_load_1m": 1.0}), inventory=inventory)
+    return made, pending
+
+
+@pytest.mark.parametrize("reason", [Reason.NO_LIBRARY, Reason.NO_DRIVER, Reason.NO_SUPPORTED_GPU])
+@pytest.mark.parametrize("inventory", [(), (OTHER_GPU,)])
+def test_without_an_nvidia_gpu_there_is_nothing_to_read(inventory: tuple[PciFunction, ...], reason: Reason) -> None:
+    made, pending = world(inventory, Absent(reason, "words"))
+    snapshot = assemble(made.state, now=made.clock.monotonic(), now_ns=made.clock.now_ns(), capabilities={})
+    (report,) = [one for one in snapshot.readers if one.reader == "nvml"]
+    assert (report.state, report.failures, report.error_class, report.last_error) == (ReaderState.OK, 0, "", "")
+    assert snapshot.capabilities["nvml"] == f"{reason}: words", "why nothing is read stays to be seen"
+    (sent,) = pending.take(snapshot, made.clock.now_ns(), made.state.judged).readers
+    assert (sent.state, sent.last_error) == (ReaderState.OK, "")
+    page = TableExporter(width=120).render(snapshot).decode()
+    assert "nvml     nothing to read on this machine" in page
+    assert "failed" not in page
+
+
+@pytest.mark.parametrize(
+    ("inventory", "failure"),
+    [
+        ((function(0, "nvidia"),), NO_LIBRARY),
+        ((function(0, "vfio-pci"),), NO_LIBRARY),
+        ((function(0, None),), Absent(Reason.NO_DRIVER)),
+        (None, NO_LIBRARY),
+        ((), Absent(Reason.READER_FAILED, "defect")),
+        ((), Absent(Reason.TIMEOUT, "hung")),
+    ],
+)
+def test_what_is_there_or_not_known_excuses_nothing(inventory: tuple[PciFunction, ...] | None, failure: Absent) -> None:
+    made, _ = world(inventory, failure)
+    snapshot = assemble(made.state, now=made.clock.monotonic(), now_ns=made.clock.now_ns(), capabilities={})
+    (report,) = [one for one in snapshot.readers if one.reader == "nvml"]
+    assert report.state is ReaderState.FAILED
+
+
+@pytest.mark.parametrize(("excused", "level"), [(True, logging.INFO), (False, logging.WARNING), (None, None)])
+async def test_it_is_told_once_as_what_it_is(
+    excused: bool | None, level: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "gpufleet")
+    loop = ReaderLoop(
+        ScriptedReader.always("nvml", ReaderError(Reason.NO_LIBRARY, "none")),
+        intervals={Lane.FAST: 1.0},
+        timeout_seconds=5,
+        clock=SystemClock(),
+        report=lambda _: None,
+        excuses=lambda _: excused,
+    )
+    await loop.run_pass(Lane.FAST)
+    await loop.run_pass(Lane.FAST)
+    assert [record.levelno for record in caplog.records] == ([] if level is None else [level])
+
+
+@pytest.mark.skipif(
+    any((device / "vendor").read_text() == "0x10de\n" for device in Path("/sys/bus/pci/devices").glob("*")),
+    reason="this machine has an NVIDIA GPU",
+)
+@pytest.mark.skipif(not os.path.isdir("/sys/bus/pci/devices"), reason="this machine does not list a PCI bus")  # noqa: PTH112
+def test_this_very_machine(tmp_path: Path) -> None:
+    from tests.support.processes import Gpufleet, free_port, get_json
+    from tests.support.waiting import wait_until
+
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    arguments = ["agent", "--listen", f"127.0.0.1:{port}", "--state", str(tmp_path)]
+    with Gpufleet(arguments, tmp_path / "log") as agent:
+        agent.wait_for(f"{url}/readyz")
+        wait_until(
+            lambda: all(one["state"] == "ok" for one in get_json(f"{url}/v1/snapshot")["readers"]), what="every lane"
+        )
+        wait_until(lambda: "nothing to read on this machine" in agent.log.read_text(), what="the words in the log")
+        assert '"warning"' not in agent.log.read_text()
