@@ -55,8 +55,10 @@ def main() -> int:
     print(f"\nSeconds from the end of a fault\n\n{render(outcome.times)}\n")
     print(
         f"{verdict.acknowledged} batches acknowledged, {verdict.values} values of them checked, "
-        f"{verdict.rows} rows in the store; {verdict.lost} batches lost, {verdict.counted} counted by their senders"
+        f"{verdict.rows} rows in the store"
     )
+    for name, (lost, counted) in verdict.lost.items():
+        print(f"{name}: {lost} batches never came, {counted} counted as lost")
     if not verdict.problems:
         print("nothing lost that is not counted, nothing doubled, nothing crashed")
         if given.keep is None:

@@ -49,15 +49,14 @@ class Verdict(msgspec.Struct):
         acknowledged: batches of light senders and agents.
         values: of acknowledged batches, each found once and unchanged unless a problem says otherwise.
         rows: in the store.
-        lost: batches that never came to the hub.
-        counted: batches that their senders count as lost: a few more, where an answer was lost with a connection.
+        lost: by sender, batches that never came to the hub, and those that the sender counts as lost: a few more,
+            where an answer was lost with a connection.
     """
 
     acknowledged: int = 0
     values: int = 0
     rows: int = 0
-    lost: int = 0
-    counted: int = 0
+    lost: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
     problems: list[str] = msgspec.field(default_factory=list)
 
 
@@ -122,8 +121,8 @@ def audit_sequences(verdict: Verdict, ledgers: Iterable[Ledger], heard: Mapping[
         received, highest, missing = epoch["received"], epoch["highest"], epoch["missing"]
         verdict.acknowledged += len(ledger.acknowledged)
         never = ledger.given - received
-        verdict.lost += never
-        verdict.counted += ledger.lost
+        if never or ledger.lost:
+            verdict.lost[ledger.name] = (never, ledger.lost)
         who = f"{ledger.name}, epoch {ledger.epoch[:8]}"
         gone = [seq for start, end in epoch["gaps"] for seq in range(start, end + 1) if seq in ledger.acknowledged]
         gone += [seq for seq in ledger.acknowledged if seq > highest]

@@ -177,7 +177,7 @@ def _all() -> Iterator[Fault]:
                 yield Fault(f"network {mode.value}, {link}", _network(link, mode), (4, 8))
     yield Fault("network lose-answers, senders", _network("senders", Mode.LOSE_ANSWERS), (3, 6))
     yield Fault("network half-close, direct", _network("direct", Mode.HALF_CLOSE), (3, 6))
-    yield Fault("long outage: spools drop", _network("agents", Mode.CUT), (35, 45))
+    yield Fault("outage longer than a spool keeps", _network("agents", Mode.CUT), (72, 80))
 
 
 FAULTS: dict[str, Fault] = {fault.name: fault for fault in _all()}

@@ -23,7 +23,11 @@ from tests.fakes.nvml.scenario import Scenario
 from tests.support.processes import answers, free_port, get_json, get_text
 
 AGENTS = {"agent-a": 8, "agent-b": 24}
-"""Name to GPUs; each is of a cluster of its own, as two agents on one host would be one machine."""
+SPOOL_SECONDS = {"agent-a": 604_800, "agent-b": 60}
+"""Name to GPUs, and to the age that waiting batches may have.
+
+Each is of a cluster of its own, as two agents on one host would be one machine.
+"""
 
 AGENT = """
 node = "{name}"
@@ -42,7 +46,7 @@ heartbeat_seconds = 2.0
 timeout_seconds = 3.0
 
 [spool]
-max_bytes = {spool}
+max_age_seconds = {age}
 backfill_per_second = 100.0
 """
 
@@ -77,7 +81,7 @@ for statement in sys.argv[2:]:
 class Site:
     """Where everything is."""
 
-    def __init__(self, folder: Path, *, spool_bytes: int = 1 << 20) -> None:
+    def __init__(self, folder: Path) -> None:
         """Say what there is to be; nothing runs yet but the links."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +101,7 @@ class Site:
         self.store = self.disks["store"].folder / "store"
         self.daemons = {"hub": self._hub(), "relay": self._relay()}
         for name, gpus in AGENTS.items():
-            self.daemons[name] = self._agent(name, gpus, spool_bytes)
+            self.daemons[name] = self._agent(name, gpus)
 
     def open(self) -> None:
         """Make the disks: now daemons can be started."""
@@ -171,13 +175,12 @@ class Site:
         env = {"GPUFLEET_HUB_RELAY__TIMEOUT_SECONDS": "3", "GPUFLEET_HUB_RELAY__CONNECTIONS": "4"}
         return Daemon("relay", arguments, self.folder, env=env, disks=[self.disks["relay"]])
 
-    def _agent(self, name: str, gpus: int, spool_bytes: int) -> Daemon:
+    def _agent(self, name: str, gpus: int) -> Daemon:
         driver = self.folder / f"{name}-driver"
         driver.mkdir()
         env = FakeNvml(driver, Scenario.healthy(gpus)).environment
-        config = self._config(
-            name, AGENT, name=name, hub=self.links["agents"].port, spool=spool_bytes, state=self.disks[name].folder
-        )
+        age, state = SPOOL_SECONDS[name], self.disks[name].folder
+        config = self._config(name, AGENT, name=name, hub=self.links["agents"].port, age=age, state=state)
         return Daemon(name, ["agent", "--config", config], self.folder, env=env, disks=[self.disks[name]])
 
     def _config(self, name: str, template: str, /, **values: object) -> str:

@@ -70,7 +70,7 @@ def test_a_hole_that_the_sender_counts_is_well_and_another_is_not() -> None:
     assert sequence_problems(counted, heard(9, 10, 1, [[4, 4]])) == []
     verdict = Verdict()
     audit_sequences(verdict, [counted], heard(9, 10, 1, [[4, 4]]))
-    assert (verdict.lost, verdict.counted) == (1, 1)
+    assert verdict.lost == {"node-a": (1, 1)}
     (problem,) = sequence_problems(counted, heard(8, 10, 2, [[4, 4], [7, 7]]))[1:]
     assert problem.endswith("2 of 10 never came, and 1 are counted as lost")
     assert (

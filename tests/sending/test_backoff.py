@@ -11,8 +11,8 @@ from gpufleet.sending.backoff import MAX_RETRY_AFTER_SECONDS, MAX_SECONDS, parse
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
-def test_delays_double_up_to_a_minute() -> None:
-    assert [retry_delay(failures, None, 1.0) for failures in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]
+def test_delays_double_up_to_a_quarter_of_a_minute() -> None:
+    assert [retry_delay(failures, None, 1.0) for failures in (1, 2, 3, 4, 5, 1000)] == [1, 2, 4, 8, 15, 15]
     assert retry_delay(3, None, 0.0) == 2
 
 

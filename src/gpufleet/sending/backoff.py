@@ -4,7 +4,8 @@ import datetime as dt
 import email.utils
 
 FIRST_SECONDS = 1.0
-MAX_SECONDS = 60.0
+MAX_SECONDS = 15.0
+"""So long may a hub be back unnoticed. A fleet that waits asks it no more often than one that sends."""
 MAX_RETRY_AFTER_SECONDS = 3600.0
 """A server that asks for more patience than this is asked again all the same."""
 
