@@ -23,6 +23,18 @@ def device(round_: Round, index: int) -> Sample:
     return found
 
 
+def parts(round_: Round, index: int) -> dict[str, Sample]:
+    """Return UUID to sample of every part of the GPU at an index."""
+    parent = device(round_, index).view
+    assert parent is not None
+    found = {}
+    for sample in round_.samples:
+        if sample.view is not None and sample.view.parent == parent.key:
+            assert sample.view.uuid is not None
+            found[sample.view.uuid] = sample
+    return found
+
+
 def own(round_: Round) -> dict[str, Value | Absent]:
     """Return the machine's own readings."""
     (found,) = [sample for sample in round_.samples if sample.view is None]

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import Value
-from gpufleet.readers.nvml.calls import CALLS, LABELS
+from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS, LABELS
 from gpufleet.readers.nvml.calls.fields import FIELD, decode_fields
-from gpufleet.readers.nvml.mapping import ROWS, map_device
+from gpufleet.readers.nvml.mapping import ROWS, absent_instance, map_device, map_instance
 from gpufleet.readers.nvml.mapping.row import Modes, Row, read, read_every
 from gpufleet.readers.nvml.parse import absence_of
 from gpufleet.readers.nvml.protocol import (
@@ -22,6 +22,7 @@ from gpufleet.readers.nvml.protocol import (
     BusyRecord,
     DeviceRecord,
     Frames,
+    InstanceRecord,
     Record,
     SessionRecord,
     encode_frame,
@@ -77,6 +78,20 @@ def test_any_device_record_is_mapped(lane: str, data: st.DataObject) -> None:
         assert_admitted(name, value)
     for each in dims:
         assert_admitted(each.metric, each.value)
+
+
+@given(st.sampled_from(["mig", "vgpu"]), st.sampled_from(["fast", "slow", "static"]), st.data())
+def test_any_instance_record_is_mapped(kind: str, lane: str, data: st.DataObject) -> None:
+    count = len(INSTANCE_CALLS[kind][lane])
+    given_answers = tuple(data.draw(st.lists(answers, min_size=count, max_size=count)))
+    parts = st.sampled_from(["uuid", "name", "gpu_instance", "compute_instance"])
+    record = InstanceRecord(kind, data.draw(st.dictionaries(parts, answers)), answers=given_answers)
+    mapped, dims = map_instance(record, Lane(lane))
+    absent, _ = absent_instance(kind, Absent(Reason.TIMEOUT), Lane(lane))
+    assert not dims
+    assert set(absent) == set(mapped)
+    for name, value in mapped.items():
+        assert_admitted(name, value)
 
 
 def assert_admitted(name: str, value: Value | Absent) -> None:

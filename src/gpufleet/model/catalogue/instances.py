@@ -66,6 +66,9 @@ VGPU_CAPABILITIES = (
 # fmt: off
 INSTANCE_METRICS = (
     # GPUs in MIG mode
+    row(400, "gpu_mig_mode_pending", STATE, ENUM, "", "MIG mode after the next reset",
+        low=None, lane=SLOW, storage=TAIL, states=("disabled", "enabled"), nvml=("nvmlDeviceGetMigMode",),
+        smi=("mig.mode.pending",), absent=(OLD_CHIP,)),
     row(401, "gpu_mig_devices", GAUGE, INT, "", "MIG devices that the GPU is cut into now",
         storage=TAIL, nvml=("nvmlDeviceGetMigDeviceHandleByIndex",), role=Role.MIG_PARENT),
     row(402, "gpu_mig_devices_max", GAUGE, INT, "", "MIG devices that the GPU can be cut into",

@@ -127,6 +127,7 @@ class DeviceRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
         found: kind of instance to how many of them there are, or why that cannot be told; only kinds that were
             looked for.
         instances: the parts that the GPU is cut or shared into.
+        roles: what the GPU is in this pass (`calls.call.MIG_PARENT`, ...).
     """
 
     round: int
@@ -140,6 +141,7 @@ class DeviceRecord(msgspec.Struct, array_like=True, frozen=True, tag="device"):
     answers: tuple[Answer, ...] = ()
     found: dict[str, Answer] = {}
     instances: tuple[InstanceRecord, ...] = ()
+    roles: tuple[str, ...] = ()
 
 
 class BusyRecord(msgspec.Struct, array_like=True, frozen=True, tag="busy"):

@@ -12,6 +12,7 @@ from gpufleet.ports import Round
 from gpufleet.readers.nvml import devices, machine
 from gpufleet.readers.nvml.calls import PCI_INFO
 from gpufleet.readers.nvml.devices import Devices, Identity, view_of
+from gpufleet.readers.nvml.instances import Instance, Instances
 from gpufleet.readers.nvml.mapping import absent_device, map_device
 from gpufleet.readers.nvml.parse import absence_of, label_of
 from gpufleet.readers.nvml.protocol import DeviceRecord
@@ -23,8 +24,9 @@ _STATE_OF_CODE = {15: devices.LOST, 16: devices.RESET_REQUIRED}
 class _Device:
     """What one round says of one device."""
 
-    def __init__(self, state: str, call: str, measured_at: int, words: str) -> None:
+    def __init__(self, state: str, call: str, measured_at: int, words: str, why: Absent | None = None) -> None:
         self.state, self.call, self.measured_at, self.words = state, call, measured_at, words
+        self.why = why  # it gave nothing at all
         self.values: dict[str, Value | Absent] = {}
         self.dims: tuple[DimValue, ...] = ()
 
@@ -53,6 +55,7 @@ class NvmlReader:
         self._root = root
         self._watch = Watch(limits or Limits(), environment, root)
         self._devices = Devices()
+        self._instances = Instances()
         self._some_sick = False
 
     @property
@@ -112,17 +115,20 @@ class NvmlReader:
             events += self._devices.change(view, found.state, found.measured_at, found.call)
             if found.words:
                 errors.append(f"{view.key}: {found.words}")
-            samples.append(
+            subjects = [(view, (found.values, found.dims)), *self._parts(answers, index, view, found, lane, errors)]
+            samples += [
                 Sample(
-                    view=view,
+                    view=subject,
                     reader=self.name,
                     lane=lane,
                     measured_at=found.measured_at,
-                    values=found.values,
-                    dims=found.dims,
+                    values=values,
+                    dims=dims,
                     driver_session=session,
                 )
-            )
+                for subject, (values, dims) in subjects
+                if values or dims
+            ]
         all_hung = len(answers.hung) == answers.session.count
         own = machine.machine_sample(answers.session, lane, all_hung=all_hung, driver_session=session)
         return Round(
@@ -131,23 +137,34 @@ class NvmlReader:
             errors=tuple(errors),
         )
 
+    def _parts(
+        self, answers: Answers, index: int, view: View, found: _Device, lane: Lane, errors: list[str]
+    ) -> list[Instance]:
+        """Return what the GPU is cut or shared into, measured in the same pass; words of failures go to `errors`."""
+        if found.why is not None:
+            return self._instances.silent(view, found.why, lane)
+        parts, words = self._instances.of(view, answers.devices[index], lane)
+        errors += words
+        return parts
+
     def _device(self, answers: Answers, index: int, lane: Lane) -> _Device:
         """Judge what came of one device, and map it."""
         record = answers.devices.get(index)
         if record is None:
             call = answers.hung[index]
-            found = _Device(devices.HUNG, call, answers.ended_at, f"hung in {call}")
-            found.values, found.dims = absent_device(Absent(Reason.TIMEOUT, call), lane)
+            found = _Device(devices.HUNG, call, answers.ended_at, f"hung in {call}", Absent(Reason.TIMEOUT, call))
         elif record.code:
             call = label_of(record.asked)
             state = _STATE_OF_CODE.get(record.code, devices.UNREADABLE)
-            found = _Device(state, call, record.measured_at, f"{call}: {record.words}")
-            found.values, found.dims = absent_device(absence_of(record.code, call), lane)
+            why = absence_of(record.code, call)
+            found = _Device(state, call, record.measured_at, f"{call}: {record.words}", why)
         else:
             unreadable = lane is Lane.FAST and not _anything(record)
             state = devices.UNREADABLE if unreadable else devices.OK
             found = _Device(state, "", record.measured_at, "no call gave a value" if unreadable else "")
             found.values, found.dims = map_device(record, lane)
+        if found.why is not None:
+            found.values, found.dims = absent_device(found.why, lane)
         return found
 
     def _complete(self, found: _Device, view: View, lane: Lane, identity: Identity) -> None:

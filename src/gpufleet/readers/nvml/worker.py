@@ -9,12 +9,25 @@ import time
 from typing import Any
 
 from gpufleet.readers.nvml import calls
-from gpufleet.readers.nvml.calls import CALLS, FINDERS, INSTANCE_CALLS, MIG_MODE, NUMBERS, VIRTUALIZATION_MODE, Call
+from gpufleet.readers.nvml.calls import (
+    CALLS,
+    HOST_VGPU_MODE,
+    INSTANCE_CALLS,
+    KINDS,
+    MIG_MODE,
+    NUMBERS,
+    VIRTUALIZATION_MODE,
+    Call,
+)
 from gpufleet.readers.nvml.calls.call import MIG_PARENT, VGPU_GUEST, VGPU_HOST, Found
 from gpufleet.readers.nvml.context import (
     ENDS_DEVICE,
     FUNCTION_NOT_FOUND,
+    GPU_IS_LOST,
+    INVALID_ARGUMENT,
     LASTING,
+    NOT_FOUND,
+    RESET_REQUIRED,
     Context,
     DeviceEndedError,
     Memory,
@@ -33,8 +46,11 @@ from gpufleet.readers.nvml.protocol import (
 
 LIBRARY_NOT_FOUND = 12
 
-_ROLES = {2: VGPU_GUEST, 3: VGPU_HOST}
-"""nvmlGpuVirtualizationMode_t to the role of a GPU."""
+_PASSED_THROUGH, _VGPU_GUEST, _VGPU_HOST = 1, 2, 3
+"""nvmlGpuVirtualizationMode_t."""
+
+_ODD = frozenset({INVALID_ARGUMENT, NOT_FOUND})
+"""Codes of a call about an instance that may mean that the instance is no more."""
 
 _NOT_ASKED = Answer(NOT_ASKED)
 
@@ -80,6 +96,7 @@ class Worker:
         self._device: Context | None = None
         self._mig: Answer | None = None
         self._virtualization = Answer(0)
+        self._role: tuple[str, ...] = ()
         self._lasting: dict[tuple[str, str], Answer] = {}  # by name of the instance, empty for the GPU, and call
         self._rounds: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self.busy = False
@@ -122,7 +139,7 @@ class Worker:
         )
         found, instances = self._instances(device, lane, roles) if roles else ({}, ())
         now, modes = time.time_ns(), (mig, self._virtualization)
-        return DeviceRecord(request.round, self._index, now, 0, "", 0, *modes, answers, found, instances)
+        return DeviceRecord(request.round, self._index, now, 0, "", 0, *modes, answers, found, instances, roles)
 
     def _attach(self) -> Context:
         """Take a fresh handle, and say which device stands behind the index."""
@@ -135,40 +152,57 @@ class Worker:
         self._mig = None
         device = Context(nvml, handle, self._driver, self._mark, self._memory)
         self._virtualization = self._ask(VIRTUALIZATION_MODE, device)
+        self._role = self._role_of(self._virtualization.value, device)
         return device
+
+    def _role_of(self, mode: object, device: Context) -> tuple[str, ...]:
+        if mode == _VGPU_GUEST:
+            return (VGPU_GUEST,)
+        if mode == _VGPU_HOST or (mode != _PASSED_THROUGH and self._ask(HOST_VGPU_MODE, device).code == 0):
+            return (VGPU_HOST,)
+        return ()
 
     def _forget(self) -> None:
         self._lasting.clear()
         self._memory.forget()
 
     def _roles(self, mig: Answer) -> tuple[str, ...]:
-        mode = self._virtualization.value
-        role = _ROLES.get(mode) if isinstance(mode, int) else None
         parent = isinstance(mig.value, list) and mig.value[0] == 1
-        return (*((MIG_PARENT,) if parent else ()), *((role,) if role else ()))
+        return (*((MIG_PARENT,) if parent else ()), *self._role)
 
     def _instances(
         self, device: Context, lane: str, roles: tuple[str, ...]
     ) -> tuple[dict[str, Answer], tuple[InstanceRecord, ...]]:
-        counts: dict[str, Answer] = {}
+        totals: dict[str, Answer] = {}
         records: list[InstanceRecord] = []
-        for kind, (role, find) in FINDERS.items():
-            if role not in roles:
+        for name, kind in KINDS.items():
+            if kind.role not in roles:
                 continue
             try:
-                found = find(device)
+                parts, total = kind.find(device)
             except self._nvml.NVMLError as error:
-                counts[kind] = self._failed(error.value)
+                totals[name] = self._failed(error.value)
             except Exception as error:  # noqa: BLE001 - as in _ask
-                counts[kind] = Answer(DEFECT, type(error).__name__, self._crumbs[self._slot])
+                totals[name] = Answer(DEFECT, type(error).__name__, self._crumbs[self._slot])
             else:
-                counts[kind] = Answer(0, len(found), self._crumbs[self._slot])
-                records += [self._instance(device, lane, kind, one) for one in found]
-        return counts, tuple(records)
+                totals[name] = Answer(0, total, self._crumbs[self._slot])
+                asked = [self._instance(device, lane, name, one) for one in parts]
+                records += [record for record in asked if record is not None]
+        return totals, tuple(records)
 
-    def _instance(self, device: Context, lane: str, kind: str, found: Found) -> InstanceRecord:
+    def _instance(self, device: Context, lane: str, kind: str, found: Found) -> InstanceRecord | None:
+        """Ask about one part; None if it is no more. Only the loss of the GPU itself ends the pass over the GPU."""
+        if found.code:
+            return InstanceRecord(kind, found.identity, found.code)
         context = device._replace(handle=found.handle)
-        answers = tuple([self._ask(call, context, found.name) for call in INSTANCE_CALLS[kind][lane]])
+        try:
+            answers = tuple([self._ask(call, context, found.name) for call in INSTANCE_CALLS[kind][lane]])
+        except DeviceEndedError as end:
+            if end.code in (GPU_IS_LOST, RESET_REQUIRED) or KINDS[kind].is_there(context, found):
+                raise
+            return None
+        if any(answer.code in _ODD for answer in answers) and not KINDS[kind].is_there(context, found):
+            return None
         return InstanceRecord(kind, found.identity, answers=answers)
 
     def _identify(self, label: str, ask: Any, *, must: bool = False) -> Any:

@@ -44,6 +44,8 @@ int cuda_version(void);
 unsigned long change(void); /* number of scenarios read so far */
 uint64_t pair(uint64_t one, uint64_t two); /* an argument made of several */
 
+int is_dead(const void *handle); /* of a MIG device that is no more */
+
 /* The gate: the log, then the scenario's fault for the call, then whether NVML is initialised. */
 int gate(const char *function, int gpu, int needs_init);
 void pause_ms(long ms);
@@ -51,13 +53,15 @@ void refuse(const char *what, const char *which) __attribute__((noreturn));
 extern atomic_int users;
 
 #define API __attribute__((visibility("default")))
-/* A handle is (slot + 1) << 16 | (index + 1); slot + 1 is 0 for the GPU itself. NULL is none. */
+/* A handle is life << 32 | (slot + 1) << 16 | (index + 1); slot + 1 is 0 for the GPU itself. NULL is none. The life of a
+ * MIG device is made of its UUID: a handle of one that was destroyed does not become its successor's. */
 #define HANDLE(gpu, slot) ((void *)(intptr_t)(((slot) + 1) << 16 | ((gpu) + 1)))
+#define MIG_HANDLE(gpu, slot, life) ((void *)((intptr_t)HANDLE(gpu, slot) | (intptr_t)(life) << 32))
 #define GPU(handle) ((int)((intptr_t)(handle) & 0xFFFF) - 1)
-#define SLOT(handle) ((int)((intptr_t)(handle) >> 16) - 1)
+#define SLOT(handle) ((int)((intptr_t)(handle) >> 16 & 0xFFFF) - 1)
 #define SUBJECT(handle) (SLOT(handle) < 0 ? GPU(handle) : MIG_SUBJECT(GPU(handle), SLOT(handle)))
 #define ENTER(handle) do { int rc_ = gate(__func__, GPU(handle), 1); if (rc_) return rc_; \
-  if (GPU(handle) < 0 || GPU(handle) >= (int)gpu_count()) return INVALID_ARGUMENT; } while (0)
+  if (GPU(handle) < 0 || GPU(handle) >= (int)gpu_count() || is_dead(handle)) return INVALID_ARGUMENT; } while (0)
 #define ENTER_SYSTEM() do { int rc_ = gate(__func__, -1, 1); if (rc_) return rc_; } while (0)
 
 /* Functions that give what the scenario says under their own name. */

@@ -4,17 +4,15 @@ Only getters. The binding is used where it is right; where it is not, the way ar
 group. Imports without pynvml, and without the catalogue, so that the child stays small.
 """
 
-from collections.abc import Callable
-
 from gpufleet.readers.nvml.calls import clocks, core, ecc, engines, memory, mig, pcie, power, processes, vgpu
-from gpufleet.readers.nvml.calls.call import MIG_PARENT, VGPU_HOST, Call, Found, Function, plain
+from gpufleet.readers.nvml.calls.call import Call, Function, Kind, plain
 from gpufleet.readers.nvml.calls.fields import Field, batch_call
-from gpufleet.readers.nvml.context import Context
 
 _GROUPS = (core, engines, memory, power, clocks, ecc, pcie, processes)
 
 MIG_MODE = plain("nvmlDeviceGetMigMode")
 VIRTUALIZATION_MODE = plain("nvmlDeviceGetVirtualizationMode")
+HOST_VGPU_MODE = plain(vgpu.HOST_MODE)
 
 LANES = ("fast", "slow", "static")
 
@@ -26,23 +24,20 @@ FIELDS: dict[str, tuple[Field, ...]] = {
 CALLS: dict[str, tuple[Call, ...]] = {
     lane: (
         *[call for group in _GROUPS for call in group.CALLS.get(lane, ())],
+        *[call for group in (mig, vgpu) for call in group.GPU_CALLS.get(lane, ())],
         *([batch_call(lane, FIELDS[lane])] if FIELDS[lane] else []),
     )
     for lane in LANES
 }
 """The calls of each lane, in the order in which they are made and answered."""
 
+KINDS: dict[str, Kind] = {"mig": mig.KIND, "vgpu": vgpu.KIND}
+"""Kinds of part that a GPU can be cut or shared into."""
+
 INSTANCE_CALLS: dict[str, dict[str, tuple[Call, ...]]] = {
-    "mig": {lane: mig.CALLS.get(lane, ()) for lane in LANES},
-    "vgpu": {lane: vgpu.CALLS.get(lane, ()) for lane in LANES},
+    name: {lane: kind.calls.get(lane, ()) for lane in LANES} for name, kind in KINDS.items()
 }
 """The calls of each lane about an instance, by kind of instance."""
-
-FINDERS: dict[str, tuple[str, Callable[[Context], list[Found]]]] = {
-    "mig": (MIG_PARENT, mig.find),
-    "vgpu": (VGPU_HOST, vgpu.find),
-}
-"""Kind of instance to the role that a GPU is in that has some, and how they are found."""
 
 INIT, DRIVER_VERSION, LIBRARY_VERSION = "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlSystemGetNVMLVersion"
 CUDA_VERSION, COUNT = "nvmlSystemGetCudaDriverVersion", "nvmlDeviceGetCount_v2"
@@ -59,7 +54,7 @@ LABELS: tuple[str, ...] = tuple(
         (
             NOTHING,
             *(INIT, DRIVER_VERSION, LIBRARY_VERSION, CUDA_VERSION, COUNT, HANDLE, PCI_INFO, UUID, SHUTDOWN, OPEN),
-            *_labels((MIG_MODE, VIRTUALIZATION_MODE)),
+            *_labels((MIG_MODE, VIRTUALIZATION_MODE, HOST_VGPU_MODE)),
             *(label for lane in LANES for label in _labels(CALLS[lane])),
             *(label for lanes in INSTANCE_CALLS.values() for calls in lanes.values() for label in _labels(calls)),
             *mig.FIND_LABELS,
@@ -71,4 +66,4 @@ LABELS: tuple[str, ...] = tuple(
 
 NUMBERS: dict[str, int] = {label: number for number, label in enumerate(LABELS)}
 
-__all__ = ["CALLS", "FIELDS", "FINDERS", "INSTANCE_CALLS", "LABELS", "NUMBERS", "Call", "Function"]
+__all__ = ["CALLS", "FIELDS", "INSTANCE_CALLS", "KINDS", "LABELS", "NUMBERS", "Call", "Function"]

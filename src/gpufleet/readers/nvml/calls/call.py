@@ -44,11 +44,41 @@ class Found(NamedTuple):
         name: tells it from the others of its GPU as long as it lives.
         handle: what its calls are asked with.
         identity: what names it, by the name of the part.
+        code: 0, or why it cannot be named; then nothing more is asked about it.
     """
 
     name: str
     handle: Any
     identity: dict[str, Answer]
+    code: int = 0
+
+
+class Finding(NamedTuple):
+    """What was found of a kind.
+
+    Attributes:
+        parts: those that can be asked about.
+        total: how many there are; more than `parts` where there are more than one pass tells of.
+    """
+
+    parts: list[Found]
+    total: int
+
+
+class Kind(NamedTuple):
+    """A kind of part that a GPU can be cut or shared into.
+
+    Attributes:
+        role: a GPU in this role has some.
+        find: lists them; raises NVMLError if the driver does not tell.
+        is_there: whether one that was found is still the same; asked when a call about it fails oddly.
+        calls: what is asked of each.
+    """
+
+    role: str
+    find: Callable[[Context], Finding]
+    is_there: Callable[[Context, Found], bool]
+    calls: Calls
 
 
 def plain(name: str, *arguments: int, shown: str = "") -> Call:

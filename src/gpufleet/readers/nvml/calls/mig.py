@@ -1,20 +1,129 @@
-"""MIG devices: how they are found, and what is asked of each."""
+"""MIG devices: how they are found, and what is asked of them and of the GPU that is cut into them."""
 
-from gpufleet.readers.nvml.calls.call import Calls, Found
-from gpufleet.readers.nvml.context import Context
+from gpufleet.readers.nvml.calls import memory, processes
+from gpufleet.readers.nvml.calls.call import (
+    MIG_PARENT,
+    Call,
+    Calls,
+    Finding,
+    Found,
+    Function,
+    Kind,
+    custom,
+    struct,
+)
+from gpufleet.readers.nvml.context import ENDS_DEVICE, INVALID_ARGUMENT, NOT_FOUND, UNINITIALIZED, Context
+from gpufleet.readers.nvml.protocol import Answer, Value
 
-FIND_LABELS: tuple[str, ...] = ()
+MOST, BY_INDEX = "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"
+UUID, NAME = "nvmlDeviceGetUUID", "nvmlDeviceGetName"
+GPU_INSTANCE, COMPUTE_INSTANCE = "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"
+ATTRIBUTES = "nvmlDeviceGetAttributes_v2"
+PARENT, INSTANCE, PLACEMENT = (
+    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
+    "nvmlDeviceGetGpuInstanceById",
+    "nvmlGpuInstanceGetInfo",
+)
+FIND_LABELS = (MOST, BY_INDEX, UUID, NAME, GPU_INSTANCE, COMPUTE_INSTANCE)
 """Functions that `find` enters, for breadcrumbs."""
 
-CALLS: Calls = {}
-"""What is asked of each of them."""
+ATTRIBUTE_NAMES = (
+    "multiprocessorCount",
+    "gpuInstanceSliceCount",
+    "computeInstanceSliceCount",
+    "sharedCopyEngineCount",
+    "sharedDecoderCount",
+    "sharedEncoderCount",
+    "sharedJpegCount",
+    "sharedOfaCount",
+)
+
+_MOST_SLOTS = 64
+"""A GPU has 7; a driver that says more than this is not believed."""
+
+_EMPTY = frozenset({INVALID_ARGUMENT, NOT_FOUND})
+_DEAD = _EMPTY | {UNINITIALIZED}
+"""Codes that calls on a handle of a destroyed MIG device answer."""
 
 
-def find(context: Context) -> list[Found]:
-    """Return the MIG devices of a GPU in MIG mode.
+def find(context: Context) -> Finding:
+    """Return the MIG devices of a GPU in MIG mode. Slots are sparse: an empty one says nothing of the next."""
+    nvml, known = context.nvml, context.memory.keep("mig devices", dict[str, dict[str, Answer]])
+    context.mark(MOST)
+    slots = context.memory.keep("mig slots", lambda: min(_most(context), _MOST_SLOTS))
+    parts: list[Found] = []
+    for slot in range(slots):
+        context.mark(BY_INDEX)
+        try:
+            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(context.handle, slot)
+            context.mark(UUID)
+            uuid = nvml.nvmlDeviceGetUUID(handle)
+        except nvml.NVMLError as error:
+            if error.value in ENDS_DEVICE - _DEAD:
+                raise
+            if error.value not in _DEAD:
+                parts.append(Found(f"slot {slot}", None, {"slot": Answer(0, slot)}, error.value))
+            continue
+        if uuid not in known:
+            known[uuid] = _identity(context, handle, uuid)
+        parts.append(Found(uuid, handle, known[uuid]))
+    for gone in known.keys() - {one.name for one in parts}:
+        del known[gone]
+    return Finding(parts, len(parts))
 
-    Raises:
-        NVMLError: if the driver does not tell.
-    """
-    del context
-    return []
+
+def is_there(context: Context, found: Found) -> bool:
+    """Tell whether the handle still is of the device that it was."""
+    context.mark(UUID)
+    try:
+        return bool(context.nvml.nvmlDeviceGetUUID(found.handle) == found.name)
+    except context.nvml.NVMLError:
+        return False
+
+
+def _identity(context: Context, handle: object, uuid: str) -> dict[str, Answer]:
+    """Ask what never changes of a MIG device as long as its UUID lives."""
+    identity = {"uuid": Answer(0, uuid)}
+    for part, function in (("name", NAME), ("gpu_instance", GPU_INSTANCE), ("compute_instance", COMPUTE_INSTANCE)):
+        context.mark(function)
+        try:
+            identity[part] = Answer(0, getattr(context.nvml, function)(handle))
+        except context.nvml.NVMLError as error:
+            identity[part] = Answer(error.value)
+    return identity
+
+
+def _placement(context: Context) -> Value:
+    """Ask the GPU for the GPU instance: a MIG device's own handle does not tell where it is."""
+    nvml = context.nvml
+    context.mark(PARENT)
+    gpu = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(context.handle)
+    context.mark(GPU_INSTANCE)
+    number = nvml.nvmlDeviceGetGpuInstanceId(context.handle)
+    context.mark(INSTANCE)
+    instance = nvml.nvmlDeviceGetGpuInstanceById(gpu, number)
+    context.mark(PLACEMENT)
+    placement = nvml.nvmlGpuInstanceGetInfo(instance).placement
+    return [placement.start, placement.size]
+
+
+def _most(context: Context) -> int:
+    most: int = context.nvml.nvmlDeviceGetMaxMigDeviceCount(context.handle)
+    return most
+
+
+GPU_CALLS: Calls = {"slow": (Call(MOST, (Function(MOST, _most),), role=MIG_PARENT),)}
+"""What is asked of a GPU in MIG mode."""
+
+KIND = Kind(
+    role=MIG_PARENT,
+    find=find,
+    is_there=is_there,
+    calls={
+        "fast": (*memory.CALLS["fast"], *processes.COUNT),
+        "slow": (
+            struct(ATTRIBUTES, *ATTRIBUTE_NAMES),
+            custom(PLACEMENT, _placement, inner=(PARENT, GPU_INSTANCE, INSTANCE)),
+        ),
+    },
+)

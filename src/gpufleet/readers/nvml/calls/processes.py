@@ -17,6 +17,9 @@ def _compute_processes(context: Context) -> Value:
     return count.value
 
 
-CALLS: Calls = {"fast": (custom("nvmlDeviceGetComputeRunningProcesses_v3", _compute_processes),)}
+COUNT = (custom("nvmlDeviceGetComputeRunningProcesses_v3", _compute_processes),)
+"""How many hold a compute context."""
+
+CALLS: Calls = {"fast": COUNT}
 
 FIELDS: Fields = {}

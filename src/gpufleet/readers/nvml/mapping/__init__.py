@@ -1,18 +1,16 @@
 """From the driver's answers to the catalogue: one file a group, as in `calls`."""
 
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue import CATALOGUE, Lane, Role
+from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Role
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvml import protocol
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS
 from gpufleet.readers.nvml.calls.call import Call
 from gpufleet.readers.nvml.mapping import clocks, core, ecc, engines, memory, mig, pcie, power, processes, vgpu
 from gpufleet.readers.nvml.mapping.row import NO_MODES, Modes, Row, read, read_every, state
+from gpufleet.readers.nvml.mapping.units import same
 from gpufleet.readers.nvml.parse import part_of
 from gpufleet.readers.nvml.protocol import Answer, DeviceRecord, InstanceRecord
-
-_GUEST, _VGPU_HOST = 2, 3
-"""nvmlGpuVirtualizationMode_t: this process runs inside a vGPU guest; the GPU is shared out as vGPUs."""
 
 Readings = tuple[dict[str, Value | Absent], tuple[DimValue, ...]]
 """Values by metric, and those with dimensions."""
@@ -26,6 +24,8 @@ ROWS: tuple[Row, ...] = (
     *pcie.ROWS,
     *processes.ROWS,
     *core.ROWS,
+    *mig.GPU_ROWS,
+    *vgpu.GPU_ROWS,
 )
 """Readings of a GPU that come from one call; `gpu_state`, `gpu_pci_address` and the modes come from elsewhere."""
 
@@ -33,26 +33,31 @@ INSTANCE_ROWS: dict[str, tuple[Row, ...]] = {"mig": mig.ROWS, "vgpu": vgpu.ROWS}
 """Readings of an instance, by its kind."""
 
 MIG_MODE, VIRTUALIZATION_MODE = CATALOGUE["gpu_mig_mode"], CATALOGUE["gpu_virtualization_mode"]
+MIG_PENDING = CATALOGUE["gpu_mig_mode_pending"]
+
+TOTALS = {"mig": CATALOGUE["gpu_mig_devices"], "vgpu": CATALOGUE["gpu_vgpu_instances"]}
+"""How many parts of a kind a GPU has."""
 
 
 class _Lane:
     """The rows of one lane, with the position of each one's call among the answers."""
 
-    def __init__(self, lane: Lane, rows: tuple[Row, ...], calls: tuple[Call, ...]) -> None:
+    def __init__(self, lane: Lane, rows: tuple[Row, ...], calls: tuple[Call, ...], *, every_role: bool = False) -> None:
         positions = {call.key: position for position, call in enumerate(calls)}
         mine = [(row, CATALOGUE[row.metric]) for row in rows if CATALOGUE[row.metric].lane is lane]
         located = [(row, metric, positions[row.call]) for row, metric in mine]
         self.plain = tuple([one for one in located if not one[1].dims])
         self.labelled = tuple([one for one in located if one[1].dims])
+        self._every_role = every_role
 
     def map(self, answers: tuple[Answer, ...], modes: Modes) -> tuple[dict[str, Value | Absent], list[DimValue]]:
         values: dict[str, Value | Absent] = {}
         dims: list[DimValue] = []
         for row, metric, position in self.plain:
-            if metric.role is None or metric.role in modes.roles:
+            if self._is_told(metric, modes):
                 values[metric.name] = read(row, metric, answers[position], modes)
         for row, metric, position in self.labelled:
-            if metric.role is not None and metric.role not in modes.roles:
+            if not self._is_told(metric, modes):
                 continue
             if row.every:
                 found = read_every(row, metric, answers[position], modes)
@@ -62,21 +67,27 @@ class _Lane:
         return values, dims
 
     def absent(self, why: Absent) -> tuple[dict[str, Value | Absent], list[DimValue]]:
-        values: dict[str, Value | Absent] = {metric.name: why for _, metric, _ in self.plain if metric.role is None}
+        values: dict[str, Value | Absent] = {
+            metric.name: why for _, metric, _ in self.plain if self._is_told(metric, NO_MODES)
+        }
         dims = [
             DimValue(metric.name, ("0", *row.labels) if row.every else row.labels, why)
             for row, metric, _ in self.labelled
-            if metric.role is None
+            if self._is_told(metric, NO_MODES)
         ]
         return values, dims
+
+    def _is_told(self, metric: Metric, modes: Modes) -> bool:
+        """Whether it is told of a device in these modes; a part of a GPU is in no role, and tells all it has."""
+        return self._every_role or metric.role is None or metric.role in modes.roles
 
 
 _LANES = {lane: _Lane(lane, ROWS, CALLS[lane]) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC)}
 _INSTANCE_LANES = {
-    kind: {lane: _Lane(lane, rows, INSTANCE_CALLS[kind][lane]) for lane in _LANES}
+    kind: {lane: _Lane(lane, rows, INSTANCE_CALLS[kind][lane], every_role=True) for lane in _LANES}
     for kind, rows in INSTANCE_ROWS.items()
 }
-_FROM_ELSEWHERE = {"gpu_state", "gpu_pci_address", MIG_MODE.name, VIRTUALIZATION_MODE.name}
+_FROM_ELSEWHERE = {"gpu_state", "gpu_pci_address", MIG_MODE.name, MIG_PENDING.name, VIRTUALIZATION_MODE.name}
 
 
 def map_device(record: DeviceRecord, lane: Lane) -> Readings:
@@ -85,17 +96,30 @@ def map_device(record: DeviceRecord, lane: Lane) -> Readings:
     values, dims = _LANES[lane].map(record.answers, modes)
     if lane is MIG_MODE.lane:
         values[MIG_MODE.name] = state(MIG_MODE, part_of(record.mig, 0), modes)
+        values[MIG_PENDING.name] = state(MIG_PENDING, part_of(record.mig, 1), modes)
     if lane is VIRTUALIZATION_MODE.lane:
         values[VIRTUALIZATION_MODE.name] = state(VIRTUALIZATION_MODE, record.virtualization, modes)
     if lane is Lane.FAST:
         dims += clocks.active_reasons(values[clocks.MASK])
+        totals = [(metric, record.found[kind]) for kind, metric in TOTALS.items() if kind in record.found]
+        values |= {metric.name: read(Row(metric.name, "", same), metric, total, modes) for metric, total in totals}
     return values, tuple(dims)
 
 
 def map_instance(record: InstanceRecord, lane: Lane) -> Readings:
     """Return the readings of an instance that answered, without what is known of it from elsewhere."""
     values, dims = _INSTANCE_LANES[record.kind][lane].map(record.answers, NO_MODES)
-    return values, tuple(dims)
+    return _identity_values(record.kind, record.identity, lane) | values, tuple(dims)
+
+
+def absent_instance(kind: str, why: Absent, lane: Lane) -> Readings:
+    """Return the readings of an instance of a GPU that gave nothing: all absent."""
+    values, dims = _INSTANCE_LANES[kind][lane].absent(why)
+    return values | dict.fromkeys(_identity_values(kind, {}, lane), why), tuple(dims)
+
+
+def _identity_values(kind: str, identity: dict[str, Answer], lane: Lane) -> dict[str, Value | Absent]:
+    return mig.identity_values(identity, lane) if kind == "mig" else {}
 
 
 def absent_device(why: Absent, lane: Lane) -> Readings:
@@ -109,9 +133,8 @@ def absent_device(why: Absent, lane: Lane) -> Readings:
 
 def modes_of(record: DeviceRecord) -> Modes:
     """Return the modes that a device was in during a pass."""
-    mig, mode = part_of(record.mig, 0).value == 1, record.virtualization.value
-    roles = ((Role.MIG_PARENT, mig), (Role.VGPU_GUEST, mode == _GUEST), (Role.VGPU_HOST, mode == _VGPU_HOST))
-    return Modes(mig, mode == _GUEST, frozenset([role for role, is_in in roles if is_in]))
+    roles = frozenset([Role(role) for role in record.roles])
+    return Modes(part_of(record.mig, 0).value == 1, Role.VGPU_GUEST in roles, roles)
 
 
 def cuda_version(number: protocol.Value) -> Value | None:

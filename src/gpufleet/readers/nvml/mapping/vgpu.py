@@ -1,5 +1,111 @@
-"""vGPU instances."""
+"""vGPU instances as their host sees them, the GPU that is shared out as them, and a vGPU as its guest sees it."""
 
+import datetime as dt
+
+from gpufleet.model.catalogue.instances import ARR_MODES, SCHEDULER_POLICIES, VGPU_CAPABILITIES
+from gpufleet.model.reading import Value
+from gpufleet.model.view import normalise_uuid
+from gpufleet.readers.nvml import protocol
+from gpufleet.readers.nvml.calls import vgpu as calls
+from gpufleet.readers.nvml.calls.vgpu_use import USE_CALL
 from gpufleet.readers.nvml.mapping.row import Row
+from gpufleet.readers.nvml.mapping.units import number, percent, same, text
 
-ROWS: tuple[Row, ...] = ()
+_VM_ID_KINDS = ("domain_id", "uuid")
+_NO_DRIVER = frozenset({"", "N/A", "Not Available"})
+_NANOS = 1_000_000_000
+
+
+def _vm_id(value: protocol.Value) -> Value | None:
+    """Return a UUID in lower case, or the hypervisor's own id as it is."""
+    return (normalise_uuid(value) or text(value)) if isinstance(value, str) else None
+
+
+def _vm_id_kind(value: protocol.Value) -> Value:
+    return _VM_ID_KINDS[int(number(value))] if value in (0, 1) else f"unnamed ({int(number(value))})"
+
+
+def _guest_driver(value: protocol.Value) -> Value | None:
+    told = text(value)
+    return None if told in _NO_DRIVER else told
+
+
+def _policy(value: protocol.Value) -> Value:
+    return _name_of(SCHEDULER_POLICIES, value)
+
+
+def _arr_mode(value: protocol.Value) -> Value:
+    return _name_of(ARR_MODES, value)
+
+
+def _name_of(states: tuple[str, ...], value: protocol.Value) -> Value:
+    """Return the state's name; a number that a newer driver brought is `unknown`."""
+    found = int(number(value))
+    return states[found] if 0 <= found < len(states) else "unknown"
+
+
+def _time_slice(value: protocol.Value) -> Value | None:
+    """Return seconds from nanoseconds; a driver that has none says 0."""
+    return (number(value) / _NANOS) or None
+
+
+def _guest_license(value: protocol.Value) -> Value:
+    return "licensed" if number(value) == 1 else "unlicensed"
+
+
+def _expiry(value: protocol.Value) -> Value:
+    """Return seconds since 1970 of a date in UTC.
+
+    Raises:
+        ValueError: if there is no such date.
+    """
+    if not isinstance(value, list) or len(value) != 6 or not all(isinstance(part, int) for part in value):
+        raise TypeError("a date has six numbers")
+    year, month, day, hour, minute, second = value
+    return int(dt.datetime(year, month, day, hour, minute, second, tzinfo=dt.UTC).timestamp())
+
+
+ROWS: tuple[Row, ...] = (
+    Row("vgpu_vm_id", calls.VM_ID, _vm_id, 0),
+    Row("vgpu_vm_id_kind", calls.VM_ID, _vm_id_kind, 1),
+    Row("vgpu_type", calls.TYPE, text, entry=0, inner=calls.TYPE_NAME),
+    Row("gpu_memory_total_bytes", calls.TYPE, same, entry=1, inner=calls.TYPE_SIZE, bits=64),
+    Row("gpu_memory_used_bytes", calls.MEMORY, same, bits=64),
+    Row("gpu_utilization_ratio", USE_CALL.key, percent, 0),
+    Row("gpu_memory_activity_ratio", USE_CALL.key, percent, 1),
+    Row("gpu_encoder_utilization_ratio", USE_CALL.key, percent, 2),
+    Row("gpu_decoder_utilization_ratio", USE_CALL.key, percent, 3),
+    Row("gpu_jpeg_utilization_ratio", USE_CALL.key, percent, 4),
+    Row("gpu_ofa_utilization_ratio", USE_CALL.key, percent, 5),
+    Row("vgpu_class", calls.TYPE_MORE, text, entry=0, inner=calls.TYPE_CLASS),
+    Row("vgpu_type_license", calls.TYPE_MORE, text, entry=1, inner=calls.TYPE_LICENSE),
+    Row("vgpu_guest_driver_version", calls.DRIVER, _guest_driver),
+    Row("vgpu_gpu_instance", calls.GPU_INSTANCE, text),
+    Row("vgpu_mdev_uuid", calls.MDEV, text),
+    Row("vgpu_ecc_mode", calls.ECC_MODE, None),
+    Row("vgpu_frame_rate_limit_hertz", calls.FRAME_LIMIT, same),
+    Row("vgpu_placement_id", calls.PLACEMENT, same),
+    Row("vgpu_accounting_mode", calls.ACCOUNTING_MODE, None),
+    Row("vgpu_accounting_processes", calls.ACCOUNTING_STATS, same, entry=0),
+    Row("vgpu_accounting_utilization_ratio", calls.ACCOUNTING_STATS, percent, entry=1),
+    Row("vgpu_license_state", calls.LICENSE, None, entry=0),
+    Row("vgpu_license_expiry_timestamp_seconds", calls.LICENSE, _expiry, entry=1),
+)
+"""Readings of a vGPU instance."""
+
+GPU_ROWS: tuple[Row, ...] = (
+    Row("gpu_vgpu_host_mode", calls.HOST_MODE, None),
+    Row("gpu_vgpu_scheduler_policy", calls.SCHEDULER, _policy, 0),
+    Row("gpu_vgpu_scheduler_arr_mode", calls.SCHEDULER, _arr_mode, 1),
+    Row("gpu_vgpu_scheduler_time_slice_seconds", calls.SCHEDULER, _time_slice, 2),
+    Row("gpu_vgpu_scheduler_arr_supported", calls.SCHEDULER_CAPS, same),
+    Row("gpu_vgpu_heterogeneous_mode", calls.HETEROGENEOUS, None),
+    *(
+        Row("gpu_vgpu_capability", calls.CAPABILITIES, same, entry=calls.CAPABILITY_NUMBERS.index(bit), labels=(name,))
+        for name, bit in VGPU_CAPABILITIES
+    ),
+    Row("vgpu_license_state", calls.FEATURES, _guest_license, entry=0),
+    Row("vgpu_license_expiry_timestamp_seconds", calls.FEATURES, _expiry, entry=1),
+    Row("vgpu_license_product", calls.FEATURES, text, entry=2),
+)
+"""Readings of a GPU that hosts vGPUs, and of one that is a vGPU."""

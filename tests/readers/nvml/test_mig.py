@@ -1,0 +1,237 @@
+"""GPUs in MIG mode: every MIG device to the unit, the parent without a utilisation, and what happens on the way."""
+
+import asyncio
+
+import pytest
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
+from gpufleet.model.reading import Value
+from gpufleet.model.view import Side, ViewKind
+from gpufleet.readers.nvml.mapping.mig import profile_in
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.parts import add_mig, cut_into_mig
+from tests.fakes.nvml.scenario import Device
+from tests.readers.nvml.rig import HASTY, Start, device, parts
+from tests.support.waiting import wait_until_async
+
+G = "nvmlDeviceGet"
+UTILISATIONS = ("gpu_utilization_ratio", "gpu_memory_activity_ratio", "gpu_encoder_utilization_ratio")
+
+
+async def test_every_reading_of_every_mig_device(fake: FakeNvml, start: Start) -> None:
+    cut = {gpu: cut_into_mig(fake.scenario, gpu) for gpu in (1, 6)}
+    fake.apply()
+    reader = start(fake)
+    static, fast, slow = [await reader.read(lane) for lane in (Lane.STATIC, Lane.FAST, Lane.SLOW)]
+    assert not (*static.errors, *fast.errors, *slow.errors)
+    for gpu, devices in cut.items():
+        assert list(parts(fast, gpu)) == [said.uuid for said in devices.values()]
+        for slot, said in devices.items():
+            sample = parts(fast, gpu)[said.uuid]
+            assert sample.view is not None
+            assert (sample.view.kind, sample.view.side) == (ViewKind.MIG, Side.HOST)
+            assert sample.view.instance == f"{7 + slot}/{slot % 2}"
+            assert sample.measured_at == device(fast, gpu).measured_at
+            assert sample.driver_session == device(fast, gpu).driver_session
+            numbers = [said.numbers[f"{G}MemoryInfo_{name}"] for name in ("total", "used", "free", "reserved")]
+            assert [sample.values[f"gpu_memory_{n}_bytes"] for n in ("total", "used", "free", "reserved")] == numbers
+            assert sample.values["gpu_bar1_total_bytes"] == said.numbers[f"{G}BAR1MemoryInfo_total"]
+            assert sample.values["gpu_bar1_used_bytes"] == said.numbers[f"{G}BAR1MemoryInfo_used"]
+            assert sample.values["gpu_compute_processes"] == slot
+            assert sample.values["mig_profile"] == ("1g.18gb+me" if slot == 3 else "1g.18gb")
+            assert (sample.values["mig_gpu_instance"], sample.values["mig_compute_instance"]) == (
+                str(7 + slot),
+                str(slot % 2),
+            )
+            assert parts(static, gpu)[said.uuid].values == {"gpu_name": said.texts[f"{G}Name"]}
+            assert parts(slow, gpu)[said.uuid].values == attributes_of(said, fake, gpu, slot)
+    assert device(fast, 1).values["gpu_mig_devices"] == 7
+    assert device(slow, 1).values["gpu_mig_devices_max"] == 7
+    assert (device(slow, 1).values["gpu_mig_mode"], device(slow, 1).values["gpu_mig_mode_pending"]) == (
+        "enabled",
+        "enabled",
+    )
+
+
+def attributes_of(said: Device, fake: FakeNvml, gpu: int, slot: int) -> dict[str, Value | Absent]:
+    (numbers,) = said.rows[f"{G}Attributes"]
+    names = ("multiprocessors", "copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines")
+    placement = fake.scenario.devices[gpu].parts[f"{gpu}/gi{7 + slot}"].numbers
+    return {
+        **dict(zip((f"mig_{name}" for name in (*names, "gpu_slices", "compute_slices")), numbers, strict=False)),
+        "mig_placement_start": placement["nvmlGpuInstanceGetInfo_start"] or 0,
+        "mig_placement_size": placement["nvmlGpuInstanceGetInfo_size"] or 0,
+    }
+
+
+async def test_every_catalogue_row_of_a_mig_device_is_answered_on_its_own_lane(fake: FakeNvml, start: Start) -> None:
+    (said,) = cut_into_mig(fake.scenario, 2, (4,)).values()
+    fake.apply()
+    reader = start(fake)
+    for lane in reader.lanes:
+        rows = {m.name for m in CATALOGUE.values() if Subject.MIG in m.subjects and m.lane is lane and not m.dims}
+        # Texts of the board, which the row of the GPU has.
+        rows -= {m.name for m in CATALOGUE.values() if m.kind == "info" and Subject.GPU in m.subjects} - {"gpu_name"}
+        assert set(parts(await reader.read(lane), 2)[said.uuid].values) == rows
+
+
+async def test_utilisation_is_not_defined_and_never_zero(fake: FakeNvml, start: Start) -> None:
+    (said,) = cut_into_mig(fake.scenario, 0, (2,)).values()
+    fake.scenario.devices[0].numbers[f"{G}UtilizationRates_gpu"] = 0  # what some drivers answer
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    for sample in (device(round_, 0), parts(round_, 0)[said.uuid]):
+        for metric in UTILISATIONS:
+            assert sample.values[metric] == Absent(Reason.NOT_IN_MIG_MODE)
+
+
+async def test_slots_are_sparse(fake: FakeNvml, start: Start) -> None:
+    cut = cut_into_mig(fake.scenario, 5, (0, 3, 6))
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert list(parts(round_, 5)) == [said.uuid for said in cut.values()]
+    assert device(round_, 5).values["gpu_mig_devices"] == 3
+    assert not round_.errors
+
+
+async def test_without_rights_the_placement_is_not_permitted(fake: FakeNvml, start: Start) -> None:
+    (said,) = cut_into_mig(fake.scenario, 1, (0,)).values()
+    del fake.scenario.devices[1].parts["1/gi7"]
+    fake.apply()
+    values = parts(await start(fake).read(Lane.SLOW), 1)[said.uuid].values
+    assert values["mig_placement_start"] == Absent(Reason.NOT_PERMITTED, "nvmlDeviceGetGpuInstanceById")
+    assert values["mig_multiprocessors"] == 26
+
+
+async def test_a_device_made_anew_is_another_view_though_its_ids_are_the_same(fake: FakeNvml, start: Start) -> None:
+    before = cut_into_mig(fake.scenario, 1, (0, 1))
+    fake.apply()
+    reader = start(fake)
+    first = await reader.read(Lane.FAST)
+    after = add_mig(fake.scenario, 1, 0, life=1)
+    fake.apply()
+    second = await reader.read(Lane.FAST)
+    assert set(parts(first, 1)) == {said.uuid for said in before.values()}
+    assert set(parts(second, 1)) == {after.uuid, before[1].uuid}
+    ids = [parts(round_, 1)[one.uuid].view for round_, one in ((first, before[0]), (second, after))]
+    assert ids[0] is not None
+    assert ids[1] is not None
+    assert ids[0].instance == ids[1].instance == "7/0"
+    assert ids[0].key != ids[1].key
+    assert parts(second, 1)[after.uuid].values["gpu_memory_total_bytes"] == after.numbers[f"{G}MemoryInfo_total"]
+
+
+async def test_reconfigured_in_the_middle_of_a_pass(fake: FakeNvml, start: Start) -> None:
+    """Slot 1 is destroyed and made anew while slot 0 is asked about: its handle dies, the others stay."""
+    cut = cut_into_mig(fake.scenario, 3, (0, 1, 2))
+    fake.scenario.hang(f"{G}Attributes_v2", gpu=3)
+    fake.apply()
+    reader = start(fake)
+    asked = asyncio.create_task(reader.read(Lane.SLOW))
+
+    async def is_asked_about() -> bool:
+        return fake.calls()[f"{G}Attributes_v2", 3] == 1
+
+    await wait_until_async(is_asked_about, what="the first MIG device to be asked about")
+    add_mig(fake.scenario, 3, 1, life=1)
+    fake.scenario.faults.clear()
+    fake.apply()
+    round_ = await asked
+
+    assert list(parts(round_, 3)) == [cut[0].uuid, cut[2].uuid]
+    assert all(
+        not isinstance(value, Absent) for sample in parts(round_, 3).values() for value in sample.values.values()
+    )
+    assert not round_.errors
+    assert (await reader.read(Lane.SLOW)).errors == ()
+
+
+async def test_a_call_that_a_driver_refuses_for_mig_devices_costs_itself(fake: FakeNvml, start: Start) -> None:
+    cut = cut_into_mig(fake.scenario, 3, (0, 1))
+    fake.scenario.fault(f"{G}Attributes_v2", gpu=3, code=2)
+    fake.apply()
+    found = parts(await start(fake).read(Lane.SLOW), 3)
+    assert list(found) == [said.uuid for said in cut.values()]
+    assert found[cut[0].uuid].values["mig_multiprocessors"] == Absent(
+        Reason.DRIVER_ERROR, f"{G}Attributes_v2: INVALID_ARGUMENT"
+    )
+    assert found[cut[0].uuid].values["mig_placement_start"] == 0
+
+
+async def test_one_slot_that_cannot_be_read_costs_only_itself(fake: FakeNvml, start: Start) -> None:
+    cut_into_mig(fake.scenario, 3, (0, 1))
+    fake.scenario.fault(f"{G}MigDeviceHandleByIndex", gpu=3, code=4)
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert device(round_, 3).values["gpu_state"] == "ok"
+    assert len(round_.errors) == 7
+    assert "the MIG device in slot 0 cannot be named" in round_.errors[0]
+    assert "not_permitted" in round_.errors[0]
+
+
+@pytest.mark.parametrize(("code", "reason"), [(15, Reason.GPU_LOST), (16, Reason.RESET_REQUIRED)])
+async def test_of_a_lost_gpu_every_mig_device_says_so(fake: FakeNvml, start: Start, code: int, reason: Reason) -> None:
+    cut = cut_into_mig(fake.scenario, 4, (0, 5))
+    fake.apply()
+    reader = start(fake)
+    before = await reader.read(Lane.FAST)
+    fake.scenario.fault("*", gpu=4, code=code)
+    fake.apply()
+    after = await reader.read(Lane.FAST)
+    assert [one.view for one in parts(after, 4).values()] == [one.view for one in parts(before, 4).values()]
+    for said in cut.values():
+        sample, seen = parts(after, 4)[said.uuid], parts(before, 4)[said.uuid]
+        assert set(sample.values) == set(seen.values)
+        assert {value.reason for value in sample.values.values() if isinstance(value, Absent)} == {reason}
+        assert sample.measured_at == device(after, 4).measured_at
+
+
+async def test_of_a_hung_gpu_every_mig_device_is_timeout(fake: FakeNvml, start: Start) -> None:
+    (said,) = cut_into_mig(fake.scenario, 4, (0,)).values()
+    fake.apply()
+    reader = start(fake, HASTY)
+    await reader.read(Lane.FAST)
+    fake.scenario.hang(f"{G}BAR1MemoryInfo", gpu=4)
+    fake.apply()
+    values = parts(await reader.read(Lane.FAST), 4)[said.uuid].values
+    assert set(values.values()) == {Absent(Reason.TIMEOUT, f"{G}BAR1MemoryInfo")}
+    fake.scenario.faults.clear()
+    fake.apply()
+
+
+async def test_mig_switched_off_ends_every_mig_device(fake: FakeNvml, start: Start) -> None:
+    cut_into_mig(fake.scenario, 2)
+    fake.apply()
+    reader = start(fake)
+    assert len(parts(await reader.read(Lane.FAST), 2)) == 7
+    fake.scenario.devices[2].numbers |= {f"{G}MigMode_current": 0, f"{G}UtilizationRates_gpu": 5}
+    fake.scenario.devices[2].numbers |= {f"{G}UtilizationRates_memory": 6}
+    fake.apply()
+    round_ = await reader.read(Lane.FAST)
+    assert parts(round_, 2) == {}
+    assert device(round_, 2).values["gpu_utilization_ratio"] == 0.05
+    assert "gpu_mig_devices" not in device(round_, 2).values
+
+
+async def test_a_gpu_without_mig_is_asked_nothing_of_it(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    for lane in reader.lanes:
+        for sample in (await reader.read(lane)).samples:
+            assert not [name for name in sample.values if name.startswith(("mig_", "gpu_mig_devices"))]
+    assert not [name for name, _ in fake.calls() if "Mig" in name and name != f"{G}MigMode"]
+
+
+@pytest.mark.parametrize(
+    ("name", "profile"),
+    [
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", "1g.10gb"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me", "1g.10gb+me"),
+        ("NVIDIA A100-SXM4-40GB MIG 1c.2g.10gb", "1c.2g.10gb"),
+        ("NVIDIA B200 MIG 1g.23gb+me.all", "1g.23gb+me.all"),
+        ("NVIDIA H100", Absent(Reason.NO_DATA, f"{G}Name")),
+        ("", Absent(Reason.NO_DATA, f"{G}Name")),
+    ],
+)
+def test_a_profile_is_all_of_what_the_name_says(name: str, profile: str | Absent) -> None:
+    assert profile_in(name) == profile

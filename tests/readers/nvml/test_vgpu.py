@@ -1,0 +1,436 @@
+"""GPUs that are shared out as vGPUs, and vGPUs seen from inside: values, names of states, and what has no value."""
+
+import asyncio
+import datetime as dt
+
+import pytest
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
+from gpufleet.model.catalogue.instances import ARR_MODES, LICENSE_STATES, SCHEDULER_POLICIES
+from gpufleet.model.view import Side, ViewKind
+from gpufleet.readers.nvml.calls.vgpu_use import newest
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.parts import add_vgpu, share_as_vgpus, stop_vgpu, use_of, vm_of
+from tests.fakes.nvml.scenario import DOUBLE, SINT, UINT, ULONGLONG, USHORT, Device, Scenario
+from tests.readers.nvml.rig import Start, device, dim, parts
+from tests.support.waiting import wait_until_async
+
+I = "nvmlVgpuInstanceGet"  # noqa: E741 - short for what every key begins with
+USE = "nvmlDeviceGetVgpuUtilization"
+
+
+@pytest.fixture
+def instances(fake: FakeNvml) -> dict[int, Device]:
+    """Make GPU 2 the host of four vGPUs."""
+    found = share_as_vgpus(fake.scenario, 2, 4)
+    fake.apply()
+    return found
+
+
+async def test_every_fast_reading_of_every_instance(fake: FakeNvml, start: Start) -> None:
+    shared = {gpu: share_as_vgpus(fake.scenario, gpu) for gpu in (3, 7)}
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert not round_.errors
+    for gpu, found in shared.items():
+        samples = parts(round_, gpu)
+        assert len(samples) == 16
+        assert device(round_, gpu).values["gpu_vgpu_instances"] == 16
+        for number, said in found.items():
+            sample = samples[said.texts[f"{I}UUID"] or ""]
+            _, _, sm, memory, encoder, decoder, jpeg, ofa = use_of(number)
+            assert sample.view is not None
+            assert (sample.view.kind, sample.view.side, sample.view.instance) == (
+                ViewKind.VGPU,
+                Side.VGPU_HOST,
+                str(number),
+            )
+            assert sample.values == {
+                "vgpu_vm_id": vm_of(number),
+                "vgpu_vm_id_kind": "uuid",
+                "vgpu_type": f"NVIDIA H200X-8C/{gpu}",
+                "gpu_memory_total_bytes": (8 << 30) + gpu,
+                "gpu_memory_used_bytes": said.numbers[f"{I}FbUsage"],
+                "gpu_utilization_ratio": sm / 100,
+                "gpu_memory_activity_ratio": memory / 100,
+                "gpu_encoder_utilization_ratio": encoder / 100,
+                "gpu_decoder_utilization_ratio": decoder / 100,
+                "gpu_jpeg_utilization_ratio": jpeg / 100,
+                "gpu_ofa_utilization_ratio": ofa / 100,
+            }
+
+
+async def test_every_slow_reading_of_every_instance(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
+    round_ = await start(fake).read(Lane.SLOW)
+    for number, said in instances.items():
+        n = number % 100
+        odd = bool(n % 2)
+        expiry = dt.datetime(2027, 1 + n, 1 + n, 16, 1, 44, tzinfo=dt.UTC)
+        off = Absent(Reason.NO_DATA, f"{I}AccountingMode")
+        assert parts(round_, 2)[said.texts[f"{I}UUID"] or ""].values == {
+            "vgpu_class": "Compute",
+            "vgpu_type_license": "NVIDIA-AI-Enterprise,9.2",
+            "vgpu_guest_driver_version": f"580.{n}",
+            "vgpu_gpu_instance": Absent(Reason.NOT_SUPPORTED, f"{I}GpuInstanceId") if odd else str(n),
+            "vgpu_mdev_uuid": Absent(Reason.NOT_SUPPORTED, f"{I}MdevUUID"),
+            "vgpu_ecc_mode": "enabled" if odd else "disabled",
+            "vgpu_frame_rate_limit_hertz": 60 + n,
+            "vgpu_placement_id": n,
+            "vgpu_accounting_mode": "disabled" if odd else "enabled",
+            "vgpu_accounting_processes": off if odd else 2,
+            "vgpu_accounting_utilization_ratio": off if odd else (70 + n) / 100,  # of both that run, not of the first
+            "vgpu_license_state": LICENSE_STATES[n],
+            "vgpu_license_expiry_timestamp_seconds": int(expiry.timestamp()),
+        }
+
+
+async def test_the_host_s_own_rows(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
+    round_ = await start(fake).read(Lane.SLOW)
+    values = device(round_, 2).values
+    assert {name: value for name, value in values.items() if "vgpu" in name} == {
+        "gpu_vgpu_host_mode": "sriov",
+        "gpu_vgpu_scheduler_policy": "equal_share",
+        "gpu_vgpu_scheduler_arr_mode": "enabled",
+        "gpu_vgpu_scheduler_arr_supported": 1,
+        "gpu_vgpu_scheduler_time_slice_seconds": 0.002000002,
+        "gpu_vgpu_heterogeneous_mode": "disabled",
+    }
+    capabilities = dim(device(round_, 2), "gpu_vgpu_capability")
+    assert len(capabilities) == 10
+    assert (capabilities["migration_streaming"], capabilities["warm_update"]) == (1, 0)
+
+
+async def test_every_catalogue_row_of_an_instance_is_answered_on_its_own_lane(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    reader = start(fake)
+    uuid = instances[3200].texts[f"{I}UUID"] or ""
+    for lane in (Lane.FAST, Lane.SLOW):
+        rows = {m.name for m in CATALOGUE.values() if Subject.VGPU in m.subjects and m.lane is lane}
+        assert set(parts(await reader.read(lane), 2)[uuid].values) == rows
+    assert parts(await reader.read(Lane.STATIC), 2) == {}
+
+
+@pytest.mark.parametrize(("policy", "arr"), [(0, 0), (1, 1), (3, 2), (9, 9)])
+async def test_policy_and_adaptive_round_robin_have_names(
+    fake: FakeNvml, start: Start, instances: dict[int, Device], policy: int, arr: int
+) -> None:
+    fake.scenario.devices[2].numbers |= {
+        "nvmlDeviceGetVgpuSchedulerState_policy": policy,
+        "nvmlDeviceGetVgpuSchedulerState_arr": arr,
+    }
+    fake.apply()
+    values = device(await start(fake).read(Lane.SLOW), 2).values
+    expected = (SCHEDULER_POLICIES[policy], ARR_MODES[arr]) if policy < 4 else ("unknown", "unknown")
+    assert (values["gpu_vgpu_scheduler_policy"], values["gpu_vgpu_scheduler_arr_mode"]) == expected
+    assert values["gpu_vgpu_scheduler_time_slice_seconds"] == 0.002000002
+
+
+async def test_a_scheduler_that_cannot_be_asked_is_absent_and_not_unknown(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    fake.scenario.fault("nvmlDeviceGetVgpuSchedulerState", gpu=2, code=999)
+    fake.apply()
+    values = device(await start(fake).read(Lane.SLOW), 2).values
+    why = Absent(Reason.DRIVER_ERROR, "nvmlDeviceGetVgpuSchedulerState: UNKNOWN")
+    assert values["gpu_vgpu_scheduler_policy"] == values["gpu_vgpu_scheduler_arr_mode"] == why
+
+
+# --- what they use ------------------------------------------------------------------------------------------
+
+
+async def test_without_a_new_sample_there_is_no_value_and_no_error(fake: FakeNvml, start: Start) -> None:
+    (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
+    at, host = 1_700_000_000_000_000, fake.scenario.devices[2]
+    host.rows[USE] = [use_of(3200, at)]
+    fake.apply()
+    reader, uuid = start(fake), said.texts[f"{I}UUID"] or ""
+    assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.2
+    again = await reader.read(Lane.FAST)
+    assert parts(again, 2)[uuid].values["gpu_memory_activity_ratio"] == Absent(
+        Reason.NO_DATA, "nvmlDeviceGetVgpuInstancesUtilizationInfo"
+    )
+    assert parts(again, 2)[uuid].values["gpu_memory_used_bytes"] == said.numbers[f"{I}FbUsage"]
+    assert not again.errors
+    host.rows[USE].append((at + 1_000_000, 3200, 7, 8, 9, 10, 11, 12))
+    fake.apply()
+    assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.08
+
+
+async def test_the_newest_of_many_samples_counts(fake: FakeNvml, start: Start) -> None:
+    """More samples than there is room for at first, the newest in the middle, and one instance without any of now."""
+    shared = share_as_vgpus(fake.scenario, 2, 2)
+    at = 1_700_000_000_000_000
+    rows: list[tuple[int, ...]] = [(at + i, 3200, i % 90, 0, 0, 0, 0, 0) for i in range(1200)]
+    rows.insert(300, (at + 5000, 3200, 99, 0, 0, 0, 0, 0))
+    rows.append((at - 60_000_000, 3201, 50, 0, 0, 0, 0, 0))
+    fake.scenario.devices[2].rows[USE] = rows
+    fake.apply()
+    found = parts(await start(fake).read(Lane.FAST), 2)
+    assert found[shared[3200].texts[f"{I}UUID"] or ""].values["gpu_utilization_ratio"] == 0.99
+    old = found[shared[3201].texts[f"{I}UUID"] or ""].values["gpu_utilization_ratio"]
+    assert isinstance(old, Absent)
+    assert old.reason is Reason.NO_DATA
+
+
+def test_the_newest_sample_of_each_and_none_much_older_than_the_others() -> None:
+    samples = [(1, 10, [1]), (1, 30, [3]), (1, 20, [2]), (2, 29, [4]), (3, 30 - 5_000_001, [5])]
+    assert newest(samples) == {1: (30, [3]), 2: (29, [4])}  # type: ignore[arg-type]
+    assert newest([]) == {}
+
+
+@pytest.mark.parametrize("kind", [DOUBLE, UINT, ULONGLONG, SINT, USHORT])
+@pytest.mark.parametrize("branch", [535, 610])
+async def test_values_are_read_by_their_type_whatever_is_beside_them(
+    tmp_path_factory: pytest.TempPathFactory, start: Start, kind: int, branch: int
+) -> None:
+    scenario = Scenario.healthy(1)
+    (said,) = share_as_vgpus(scenario, 0, 1).values()
+    scenario.devices[0].numbers[f"{USE}_type"] = kind
+    scenario.devices[0].rows[USE] = [(1_000, 3000, *use_of(3042)[2:])]
+    fake = FakeNvml(tmp_path_factory.mktemp("typed"), scenario, branch=branch)
+    values = parts(await start(fake).read(Lane.FAST), 0)[said.texts[f"{I}UUID"] or ""].values
+    assert values["gpu_utilization_ratio"] == 0.42
+    assert values["gpu_decoder_utilization_ratio"] == Absent(Reason.INVALID_VALUE, ANSWERED[branch])  # 102 per cent
+    jpeg = values["gpu_jpeg_utilization_ratio"]
+    if branch == 535:  # the older call has no such engines
+        assert isinstance(jpeg, Absent)
+        assert jpeg.reason is Reason.NOT_REPORTED
+    else:
+        assert jpeg == Absent(Reason.INVALID_VALUE, ANSWERED[branch])
+
+
+ANSWERED = {535: USE, 610: "nvmlDeviceGetVgpuInstancesUtilizationInfo"}
+
+
+async def test_a_driver_that_tells_no_use_of_mig_backed_instances(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    fake.scenario.devices[2].numbers[f"{USE}_type"] = None
+    fake.apply()
+    reader = start(fake)
+    for _ in range(2):
+        values = parts(await reader.read(Lane.FAST), 2)[instances[3200].texts[f"{I}UUID"] or ""].values
+        assert values["gpu_utilization_ratio"] == Absent(Reason.NOT_SUPPORTED, USE)
+        assert values["gpu_memory_used_bytes"] == instances[3200].numbers[f"{I}FbUsage"]
+    assert fake.calls()[USE, 2] == 1
+
+
+async def test_use_is_asked_once_a_gpu_and_pass(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
+    reader = start(fake)
+    for _ in range(3):
+        await reader.read(Lane.FAST)
+    assert fake.calls()["nvmlDeviceGetVgpuInstancesUtilizationInfo", 2] == 3
+    assert fake.calls()["nvmlVgpuTypeGetName", 1102] == 1
+
+
+# --- coming and going ---------------------------------------------------------------------------------------
+
+
+async def test_an_instance_that_ends_between_list_and_detail_takes_no_other_along(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    stop_vgpu(fake.scenario, 2, 3201, still_listed=True)
+    fake.apply()
+    for lane in (Lane.FAST, Lane.SLOW):
+        round_ = await start(fake).read(lane)
+        assert len(parts(round_, 2)) == 3
+        assert not round_.errors
+    assert device(await start(fake).read(Lane.FAST), 2).values["gpu_vgpu_instances"] == 3
+
+
+async def test_a_call_about_an_instance_that_fails_oddly_costs_itself(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    fake.scenario.fault(f"{I}FbUsage", gpu=3201, code=6)
+    fake.scenario.fault(f"{I}FbUsage", gpu=3203, code=2)
+    fake.apply()
+    found = parts(await start(fake).read(Lane.FAST), 2)
+    assert len(found) == 4  # they still are there: the answer of one call says nothing else
+    assert found[instances[3201].texts[f"{I}UUID"] or ""].values["gpu_memory_used_bytes"] == Absent(
+        Reason.NO_DATA, f"{I}FbUsage"
+    )
+
+
+async def test_one_that_ends_while_it_is_asked_about_is_left_out(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    fake.scenario.hang(f"{I}EccMode", gpu=3201)
+    fake.apply()
+    asked = asyncio.create_task(start(fake).read(Lane.SLOW))
+
+    async def is_asked_about() -> bool:
+        return fake.calls()[f"{I}EccMode", 3201] == 1
+
+    await wait_until_async(is_asked_about, what="the instance to be asked about")
+    stop_vgpu(fake.scenario, 2, 3201)
+    fake.scenario.faults.clear()
+    fake.apply()
+    round_ = await asked
+    assert set(parts(round_, 2)) == {said.texts[f"{I}UUID"] for number, said in instances.items() if number != 3201}
+    assert not round_.errors
+
+
+async def test_an_instance_that_starts_is_there_at_the_next_pass(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    reader = start(fake)
+    assert len(parts(await reader.read(Lane.FAST), 2)) == 4
+    said = add_vgpu(fake.scenario, 2, 3277)
+    fake.apply()
+    assert said.texts[f"{I}UUID"] in parts(await reader.read(Lane.FAST), 2)
+    for number in (*instances, 3277):
+        stop_vgpu(fake.scenario, 2, number)
+    fake.scenario.devices[2].rows[USE].clear()
+    fake.apply()
+    round_ = await reader.read(Lane.FAST)
+    assert parts(round_, 2) == {}
+    assert device(round_, 2).values["gpu_vgpu_instances"] == 0
+    assert not round_.errors
+
+
+async def test_more_instances_than_a_pass_tells_of(fake: FakeNvml, start: Start) -> None:
+    share_as_vgpus(fake.scenario, 2, 0)
+    for number in range(1, 301):
+        add_vgpu(fake.scenario, 2, number)
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert len(parts(round_, 2)) == 256
+    assert device(round_, 2).values["gpu_vgpu_instances"] == 300
+    (words,) = round_.errors
+    assert "300 vGPU instances, the first 256 are told of" in words
+
+
+async def test_a_list_that_cannot_be_had_leaves_what_was_known_absent(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    reader = start(fake)
+    before = parts(await reader.read(Lane.FAST), 2)
+    fake.scenario.fault("nvmlDeviceGetActiveVgpus", gpu=2, code=999)
+    fake.apply()
+    round_ = await reader.read(Lane.FAST)
+    after = parts(round_, 2)
+    assert set(after) == set(before)
+    assert {value for sample in after.values() for value in sample.values.values()} == {
+        Absent(Reason.DRIVER_ERROR, "nvmlDeviceGetActiveVgpus: UNKNOWN")
+    }
+    assert device(round_, 2).values["gpu_state"] == "ok"
+    assert len(round_.errors) == 1
+
+
+async def test_an_instance_without_uuid_is_not_given_another_s_name(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    fake.scenario.fault(f"{I}UUID", gpu=3203, code=999)
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert len(parts(round_, 2)) == 3
+    (words,) = round_.errors
+    assert "the vGPU instance in instance 3203 cannot be named" in words
+
+
+async def test_a_bare_metal_host_hears_nothing_of_vgpus(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    for lane in reader.lanes:
+        for sample in (await reader.read(lane)).samples:
+            names = [*sample.values, *(value.metric for value in sample.dims)]
+            assert not [name for name in names if "vgpu" in name]
+    asked = {name for name, _ in fake.calls() if "Vgpu" in name or "Grid" in name}
+    assert asked == {"nvmlDeviceGetHostVgpuMode"}
+    assert fake.calls()["nvmlDeviceGetHostVgpuMode", 0] == 1
+
+
+async def test_a_host_is_recognised_by_its_vgpu_mode_alone(fake: FakeNvml, start: Start) -> None:
+    share_as_vgpus(fake.scenario, 5, 2)
+    fake.scenario.devices[5].numbers["nvmlDeviceGetVirtualizationMode"] = 0
+    fake.apply()
+    assert len(parts(await start(fake).read(Lane.FAST), 5)) == 2
+
+
+@pytest.mark.parametrize("told", ["Not Available", "N/A", ""])
+async def test_a_guest_without_driver_has_no_version(
+    fake: FakeNvml, start: Start, instances: dict[int, Device], told: str
+) -> None:
+    instances[3200].texts[f"{I}VmDriverVersion"] = told or " "
+    fake.apply()
+    values = parts(await start(fake).read(Lane.SLOW), 2)[instances[3200].texts[f"{I}UUID"] or ""].values
+    assert values["vgpu_guest_driver_version"] == Absent(Reason.NO_DATA, f"{I}VmDriverVersion")
+
+
+async def test_a_hypervisor_s_own_id_is_kept_as_it_is(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    instances[3200].numbers[f"{I}VmID_kind"] = 0
+    instances[3200].texts[f"{I}VmID"] = "17"
+    fake.apply()
+    values = parts(await start(fake).read(Lane.FAST), 2)[instances[3200].texts[f"{I}UUID"] or ""].values
+    assert (values["vgpu_vm_id"], values["vgpu_vm_id_kind"]) == ("17", "domain_id")
+
+
+@pytest.mark.parametrize("expiry", [(0, 0, 0, 0, 0, 0, 0), (4, 2027, 1, 1, 0, 0, 0), (3, 2027, 1, 1, 0, 0, 0)])
+async def test_a_licence_that_does_not_expire_has_no_date(
+    fake: FakeNvml, start: Start, instances: dict[int, Device], expiry: tuple[int, ...]
+) -> None:
+    instances[3200].rows["expiry"] = [expiry]
+    fake.apply()
+    values = parts(await start(fake).read(Lane.SLOW), 2)[instances[3200].texts[f"{I}UUID"] or ""].values
+    assert values["vgpu_license_expiry_timestamp_seconds"] == Absent(Reason.NO_DATA, f"{I}LicenseInfo_v2")
+
+
+async def test_a_date_that_is_none_is_invalid(fake: FakeNvml, start: Start, instances: dict[int, Device]) -> None:
+    instances[3200].rows["expiry"] = [(2, 2027, 13, 40, 0, 0, 0)]
+    fake.apply()
+    values = parts(await start(fake).read(Lane.SLOW), 2)[instances[3200].texts[f"{I}UUID"] or ""].values
+    assert values["vgpu_license_expiry_timestamp_seconds"] == Absent(Reason.INVALID_VALUE, f"{I}LicenseInfo_v2")
+
+
+async def test_an_old_driver_lacks_what_came_later(tmp_path_factory: pytest.TempPathFactory, start: Start) -> None:
+    scenario = Scenario.healthy(1)
+    (said,) = share_as_vgpus(scenario, 0, 1).values()
+    fake = FakeNvml(tmp_path_factory.mktemp("old"), scenario, branch=535)
+    reader = start(fake)
+    round_ = await reader.read(Lane.SLOW)
+    values = parts(round_, 0)[said.texts[f"{I}UUID"] or ""].values
+    assert values["vgpu_placement_id"] == Absent(Reason.NOT_IN_DRIVER, f"{I}PlacementId")
+    assert device(round_, 0).values["gpu_vgpu_heterogeneous_mode"] == Absent(
+        Reason.NOT_IN_DRIVER, "nvmlDeviceGetVgpuHeterogeneousMode"
+    )
+
+
+# --- inside a guest -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("state", "name"), [(1, "licensed"), (0, "unlicensed")])
+async def test_a_guest_tells_its_licence(fake: FakeNvml, start: Start, state: int, name: str) -> None:
+    guest = fake.scenario.devices[1]
+    guest.become_vgpu_guest()
+    guest.numbers["nvmlDeviceGetGridLicensableFeatures"] = state
+    guest.texts["nvmlDeviceGetGridLicensableFeatures_product"] = "NVIDIA Virtual Compute Server"
+    guest.rows["expiry"] = [(2, 2026, 7, 7, 16, 1, 44)]
+    fake.apply()
+    reader = start(fake)
+    values = device(await reader.read(Lane.SLOW), 1).values
+    assert values["vgpu_license_state"] == name
+    assert values["vgpu_license_product"] == "NVIDIA Virtual Compute Server"
+    expires = dt.datetime(2026, 7, 7, 16, 1, 44, tzinfo=dt.UTC)
+    assert values["vgpu_license_expiry_timestamp_seconds"] == int(expires.timestamp())
+    static = device(await reader.read(Lane.STATIC), 1).values
+    assert static["gpu_virtualization_mode"] == "vgpu_guest"
+    for metric in ("gpu_serial", "gpu_sm_clock_max_hertz", "gpu_power_default_limit_watts"):
+        why = static[metric]
+        assert isinstance(why, Absent)
+        assert why.reason is Reason.NOT_IN_GUEST
+    fast = device(await reader.read(Lane.FAST), 1).values
+    for metric in ("gpu_power_watts", "gpu_temperature_celsius", "gpu_pcie_link_width"):
+        why = fast[metric]
+        assert isinstance(why, Absent)
+        assert why.reason is Reason.NOT_IN_GUEST
+    assert not [key for key in fake.calls() if key == ("nvmlDeviceGetHostVgpuMode", 1)]
+
+
+async def test_a_guest_that_needs_no_licence(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[1].become_vgpu_guest()
+    fake.apply()
+    values = device(await start(fake).read(Lane.SLOW), 1).values
+    assert values["vgpu_license_state"] == Absent(Reason.NOT_SUPPORTED, "nvmlDeviceGetGridLicensableFeatures_v4")
