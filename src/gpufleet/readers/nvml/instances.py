@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.view import Side, View, ViewKind, normalise_uuid
 from gpufleet.readers.nvml.calls import KINDS
 from gpufleet.readers.nvml.calls.vgpu import MOST_INSTANCES
 from gpufleet.readers.nvml.context import FUNCTION_NOT_FOUND, NOT_SUPPORTED
@@ -63,12 +63,12 @@ class Instances:
 
 def _view(gpu: View, record: InstanceRecord) -> View:
     identity = {name: str(answer.value) for name, answer in record.identity.items() if not answer.code}
+    uuid = identity["uuid"]
     if record.kind == "mig":
         instance = f"{identity.get('gpu_instance', '?')}/{identity.get('compute_instance', '?')}"
     else:
-        instance = identity["instance"]
-    kind = ViewKind(record.kind)
-    return View(kind=kind, side=_SIDES[record.kind], uuid=identity["uuid"], instance=instance, parent=gpu.key)
+        uuid, instance = normalise_uuid(uuid) or uuid, identity["instance"]
+    return View(kind=ViewKind(record.kind), side=_SIDES[record.kind], uuid=uuid, instance=instance, parent=gpu.key)
 
 
 def _unnamed(gpu: View, record: InstanceRecord) -> str:
