@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.model.access import Role
 from tests.security.guarded import Reply, exchange
 from tests.support.authority import Authority
 from tests.support.command import gpufleet
@@ -18,6 +19,14 @@ from tests.support.processes import Gpufleet, free_port
 from tests.support.waiting import wait_until
 
 AGENT_TOKEN = "a-token-of-any-shape"
+
+BOUND: Mapping[Role, tuple[str, ...]] = {
+    Role.SENDER: ("--cluster", "local"),
+    Role.TENANT: ("--tenant", "acme"),
+    Role.OPERATOR: (),
+    Role.ADMIN: (),
+}
+"""What a token of each role is bound to."""
 
 GOOD_SECONDS = 10.0
 """A good client is answered within this, whatever else goes on; 2 shared cores take their time."""
@@ -30,7 +39,7 @@ SPARE_FDS = 16
 
 
 class Daemon(msgspec.Struct, frozen=True):
-    """One that runs, a token that may read, a path that asks for it, and, of a hub, a token that may post."""
+    """One that runs, a token that may read, a path that asks for it, and, of a hub, a token of each role."""
 
     kind: str
     process: Gpufleet
@@ -38,7 +47,12 @@ class Daemon(msgspec.Struct, frozen=True):
     tls: ssl.SSLContext | None
     token: str
     guarded: str
-    sender: str = ""
+    tokens: Mapping[Role, str] = {}
+
+    @property
+    def sender(self) -> str:
+        """A hub's token that may post for the cluster `local`."""
+        return self.tokens[Role.SENDER]
 
     @property
     def name(self) -> str:
@@ -119,10 +133,10 @@ def running(kind: str, folder: Path, *, secure: bool) -> Iterator[Daemon]:
     folder.mkdir(parents=True)
     port, config, authority = free_port(), folder / f"{kind}.toml", None
     lines = [f'listen = "127.0.0.1:{port}"', f'state = "{folder}"']
-    sender = ""
+    tokens: dict[Role, str] = {}
     if kind == "hub":
-        token, guarded = new_token(folder, "--role", "admin"), "/v1/nodes"
-        sender = new_token(folder, "--role", "sender", "--cluster", "local")
+        tokens = {role: new_token(folder, "--role", role, *more) for role, more in BOUND.items()}
+        token, guarded = tokens[Role.ADMIN], "/v1/nodes"
         lines.append('auth = "tokens"')
     else:
         token, guarded = AGENT_TOKEN, "/v1/snapshot"
@@ -137,7 +151,7 @@ def running(kind: str, folder: Path, *, secure: bool) -> Iterator[Daemon]:
     config.write_text("\n".join(lines))
     tls = authority.trusting if authority else None
     with Gpufleet([kind, "--config", str(config)], folder / "log") as process:
-        daemon = Daemon(kind, process, port, tls, token, guarded, sender)
+        daemon = Daemon(kind, process, port, tls, token, guarded, tokens)
         wait_until(lambda: _is_up(daemon), seconds=60, what=f"the {daemon.name} to be up")
         yield daemon
         assert process.process.poll() is None, daemon.log

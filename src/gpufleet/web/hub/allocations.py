@@ -9,6 +9,7 @@ from litestar.params import FromPath, JSONBody, QueryParameter
 from gpufleet.hub.queries import Queries
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import AllocationAnswer, SeriesAnswer
+from gpufleet.web.hub.openapi import describe, errors
 from gpufleet.web.hub.parameters import asked_window
 
 Metrics = Annotated[
@@ -29,7 +30,7 @@ class Allocations(Controller):
     path = "/v1/allocations"
     tags = ("allocations",)
 
-    @get(summary="Every allocation, closed ones too; of a tenant, its own")
+    @get(summary="Every allocation, closed ones too; of a tenant, its own", responses=errors())
     async def list_allocations(self, queries: NamedDependency[Queries], tenant: Tenant) -> tuple[Allocation, ...]:
         """Return the newest generation of each, by id."""
         return await queries.allocations(tenant)
@@ -39,6 +40,7 @@ class Allocations(Controller):
         summary="Register or change an allocation",
         description="201 when it is new. The same body again changes nothing; another one is the next generation. "
         "409 when it is closed.",
+        responses=describe(Allocation, "It is new.", 409),
     )
     async def put_allocation(
         self, allocation_id: FromPath[str], data: JSONBody[AllocationSpec], queries: NamedDependency[Queries]
@@ -47,26 +49,31 @@ class Allocations(Controller):
         allocation, is_new = await queries.put_allocation(allocation_id, data)
         return Response(allocation, status_code=201 if is_new else 200)
 
-    @get("/{allocation_id:str}", summary="An allocation as it is kept")
+    @get("/{allocation_id:str}", summary="An allocation as it is kept", responses=errors(404))
     async def get_allocation(
         self, allocation_id: FromPath[str], queries: NamedDependency[Queries], tenant: Tenant
     ) -> Allocation:
         """Return its newest generation."""
         return await queries.allocation(allocation_id, tenant)
 
-    @delete("/{allocation_id:str}", summary="Close an allocation; it is never erased", status_code=200)
+    @delete(
+        "/{allocation_id:str}",
+        summary="Close an allocation; it is never erased",
+        status_code=200,
+        responses=errors(404),
+    )
     async def close_allocation(self, allocation_id: FromPath[str], queries: NamedDependency[Queries]) -> Allocation:
         """Close it; again changes nothing."""
         return await queries.close_allocation(allocation_id)
 
-    @get("/{allocation_id:str}/metrics", summary="What the allocation is doing now")
+    @get("/{allocation_id:str}/metrics", summary="What the allocation is doing now", responses=errors(404))
     async def allocation_metrics(
         self, allocation_id: FromPath[str], queries: NamedDependency[Queries], tenant: Tenant
     ) -> AllocationAnswer:
         """Answer with provenance, times, age, and a value or reason for every reading."""
         return await queries.allocation_metrics(allocation_id, tenant)
 
-    @get("/{allocation_id:str}/series", summary="What the allocation did over time")
+    @get("/{allocation_id:str}/series", summary="What the allocation did over time", responses=errors(404))
     async def allocation_series(
         self,
         allocation_id: FromPath[str],

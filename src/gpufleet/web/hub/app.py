@@ -4,10 +4,7 @@ from typing import Any
 
 from litestar import Litestar, Request, get
 from litestar.di import Provide
-from litestar.openapi import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin
 
-from gpufleet import __version__
 from gpufleet.hub.clusters import Clusters
 from gpufleet.hub.credentials import UnauthenticatedError
 from gpufleet.hub.queries import Queries
@@ -24,6 +21,7 @@ from gpufleet.web.hub.fleet import Fleet
 from gpufleet.web.hub.front import front_page
 from gpufleet.web.hub.health import Health
 from gpufleet.web.hub.ingest import BatchEndpoint
+from gpufleet.web.hub.openapi import CONFIG, exact
 from gpufleet.web.hub.recording import Recorder
 from gpufleet.web.hub.respond import Receive, Scope, Send, respond
 
@@ -66,7 +64,7 @@ class HubApp:
 @get("/openapi.json", include_in_schema=False)
 async def openapi_document(request: Request[Any, Any, Any]) -> dict[str, Any]:
     """Return the OpenAPI description of everything but the batches."""
-    return request.app.openapi_schema.to_schema()
+    return exact(request.app.openapi_schema.to_schema())
 
 
 def tenant_of(request: Request[Any, Principal, Any]) -> str | None:
@@ -89,12 +87,5 @@ def build_api(door: Door, queries: Queries, clusters: Clusters, recorder: Record
         exception_handlers=HANDLERS,
         request_max_body_size=MAX_QUESTION_BYTES,
         logging_config=None,
-        openapi_config=OpenAPIConfig(
-            title="gpufleet",
-            version=__version__,
-            description="Truthful GPU telemetry: allocations, clusters, machines, GPUs, senders. "
-            "Batches are posted to /v1/batches in a format of their own.",
-            path="/openapi",
-            render_plugins=(JsonRenderPlugin(),),  # the others fetch code from elsewhere into the reader's browser
-        ),
+        openapi_config=CONFIG,
     )

@@ -7,6 +7,7 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from gpufleet.model.access import AuditRecord
+from gpufleet.web.hub.openapi import errors
 from gpufleet.web.hub.recording import Recorder
 
 Before = Annotated[int | None, QueryParameter(description="Only entries of lower numbers than this.", ge=0, le=2**62)]
@@ -19,7 +20,7 @@ class AuditRoutes(Controller):
     path = "/v1/audit"
     tags = ("hub",)
 
-    @get(summary="What was written, and by whom, newest first")
+    @get(summary="What was written, and by whom, newest first", responses=errors())
     async def list_audit(
         self, recorder: NamedDependency[Recorder], before: Before = None, limit: Limit = 100
     ) -> tuple[AuditRecord, ...]:

@@ -6,6 +6,7 @@ from litestar.params import FromPath, JSONBody
 
 from gpufleet.hub.clusters import Clusters
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
+from gpufleet.web.hub.openapi import describe, errors
 
 
 class ClusterRoutes(Controller):
@@ -14,7 +15,7 @@ class ClusterRoutes(Controller):
     path = "/v1/clusters"
     tags = ("clusters",)
 
-    @get(summary="Every cluster, closed ones too")
+    @get(summary="Every cluster, closed ones too", responses=errors())
     async def list_clusters(self, clusters: NamedDependency[Clusters]) -> tuple[ClusterRecord, ...]:
         """Return them by id."""
         return await clusters.list_all()
@@ -24,6 +25,7 @@ class ClusterRoutes(Controller):
         summary="Register a cluster, or change what belongs to it",
         description="201 when it had not been registered before. From then on its batches are taken; a closed one is "
         "open again.",
+        responses=describe(ClusterRecord, "It had not been registered before."),
     )
     async def put_cluster(
         self, cluster_id: FromPath[str], data: JSONBody[ClusterSpec], clusters: NamedDependency[Clusters]
@@ -32,7 +34,7 @@ class ClusterRoutes(Controller):
         record, is_new = await clusters.put(cluster_id, data)
         return Response(record, status_code=201 if is_new else 200)
 
-    @get("/{cluster_id:str}", summary="A cluster as it is kept")
+    @get("/{cluster_id:str}", summary="A cluster as it is kept", responses=errors(404))
     async def get_cluster(self, cluster_id: FromPath[str], clusters: NamedDependency[Clusters]) -> ClusterRecord:
         """Return it."""
         return await clusters.get(cluster_id)
@@ -42,6 +44,7 @@ class ClusterRoutes(Controller):
         summary="Close a cluster: no more batches are taken; nothing is erased",
         description="409 where the hub's configuration names it.",
         status_code=200,
+        responses=errors(404, 409),
     )
     async def close_cluster(self, cluster_id: FromPath[str], clusters: NamedDependency[Clusters]) -> ClusterRecord:
         """Close it; again changes nothing."""

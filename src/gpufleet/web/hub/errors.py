@@ -11,7 +11,7 @@ from litestar.types import ExceptionHandlersMap
 from gpufleet.hub.history import QuestionError
 from gpufleet.hub.queries import AmbiguousError
 from gpufleet.model.answer import ErrorAnswer
-from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError, StoreError
+from gpufleet.model.errors import ConflictError, GpufleetError, NotFoundError, RegistryError, StoreError
 from gpufleet.web.hub.door import ForbiddenError
 
 LOG = logging.getLogger(__name__)
@@ -19,6 +19,10 @@ LOG = logging.getLogger(__name__)
 AnyRequest = Request[Any, Any, Any]
 
 _HTTP_ERRORS = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+
+
+class DegradedError(GpufleetError):
+    """The hub answers, and does not get through what it has taken."""
 
 
 def _answer(status: int, error: ErrorAnswer) -> Response[ErrorAnswer]:
@@ -76,10 +80,15 @@ def _too_deep(_: AnyRequest, __: RecursionError) -> Response[ErrorAnswer]:
     return _answer(400, ErrorAnswer(error="bad_request", detail="the body's JSON is nested too deeply"))
 
 
+def _degraded(_: AnyRequest, error: DegradedError) -> Response[ErrorAnswer]:
+    return _answer(503, ErrorAnswer(error="degraded", detail=str(error)))
+
+
 HANDLERS: ExceptionHandlersMap = {
     QuestionError: _question,
     AmbiguousError: _ambiguous,
     ConflictError: _conflict,
+    DegradedError: _degraded,
     ForbiddenError: _forbidden,
     NotFoundError: _not_found,
     RegistryError: _unavailable,

@@ -8,6 +8,7 @@ from litestar.params import FromPath, QueryParameter
 
 from gpufleet.hub.queries import Queries
 from gpufleet.model.answer import GpuRecord, MachineRecord, NodeRecord, SenderRecord
+from gpufleet.web.hub.openapi import errors
 
 Cluster = Annotated[str | None, QueryParameter(description="Only of this cluster.")]
 OfMachine = Annotated[str | None, QueryParameter(description="Only of this machine, by id or name.")]
@@ -19,24 +20,24 @@ class Fleet(Controller):
     path = "/v1"
     tags = ("fleet",)
 
-    @get("/machines", summary="Every machine, nodes and guests")
+    @get("/machines", summary="Every machine, nodes and guests", responses=errors())
     async def list_machines(
         self, queries: NamedDependency[Queries], cluster: Cluster = None
     ) -> tuple[MachineRecord, ...]:
         """Return them by cluster and name."""
         return await queries.machines(cluster)
 
-    @get("/machines/{machine_id:str}", summary="One machine")
+    @get("/machines/{machine_id:str}", summary="One machine", responses=errors(404))
     async def get_machine(self, machine_id: FromPath[str], queries: NamedDependency[Queries]) -> MachineRecord:
         """Return it by the hub's id."""
         return await queries.machine(machine_id)
 
-    @get("/nodes", summary="Every node: its GPUs, how fresh it is, its newest error")
+    @get("/nodes", summary="Every node: its GPUs, how fresh it is, its newest error", responses=errors())
     async def list_nodes(self, queries: NamedDependency[Queries], cluster: Cluster = None) -> tuple[NodeRecord, ...]:
         """Return them by cluster and name."""
         return await queries.nodes(cluster)
 
-    @get("/gpus", summary="Every GPU, MIG device and vGPU instance, as each side sees it")
+    @get("/gpus", summary="Every GPU, MIG device and vGPU instance, as each side sees it", responses=errors())
     async def list_gpus(
         self, queries: NamedDependency[Queries], cluster: Cluster = None, machine: OfMachine = None
     ) -> tuple[GpuRecord, ...]:
@@ -48,12 +49,13 @@ class Fleet(Controller):
         summary="One GPU",
         description="By id (`cluster/machine/kind/uuid`, slashes and all), or by UUID where one view alone has it; "
         "409 with the candidates otherwise.",
+        responses=errors(404, 409),
     )
     async def get_gpu(self, gpu_id: FromPath[str], queries: NamedDependency[Queries]) -> GpuRecord:
         """Return it with its newest readings."""
         return await queries.gpu(gpu_id.lstrip("/"))
 
-    @get("/senders", summary="Who posts batches, how late they are, and what is missing of them")
+    @get("/senders", summary="Who posts batches, how late they are, and what is missing of them", responses=errors())
     async def list_senders(self, queries: NamedDependency[Queries]) -> tuple[SenderRecord, ...]:
         """Return them by cluster and name."""
         return await queries.senders()

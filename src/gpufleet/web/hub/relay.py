@@ -117,7 +117,7 @@ class RelayApp:
             await _send(send, 200, "application/json", _ENCODER.encode(senders))
         elif scope["path"] == "/readyz" and self._status.forwarder.failures_in_a_row:
             words = f"batches wait in the log: {self._status.forwarder.last_error}"
-            await _send(send, 503, "application/json", _ENCODER.encode({"status": "degraded", "detail": words}))
+            await respond(send, 503, ErrorAnswer(error="degraded", detail=words))
         else:
             word = "ready" if scope["path"] == "/readyz" else "ok"
             await _send(send, 200, "application/json", _ENCODER.encode({"status": word}))

@@ -1,0 +1,131 @@
+"""What the hub says of its API is held against what it does, over generated questions to a process, by every role."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi import checks
+
+from gpufleet.model.access import Role
+from tests.fakes.batches import body
+from tests.security.daemons import Daemon
+from tests.support.waiting import wait_until
+from tests.web.hub.site import now
+
+CHECKS: list[Any] = [
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+
+EXAMPLES: dict[Role | None, int] = {Role.ADMIN: 40, Role.OPERATOR: 10, Role.TENANT: 10, Role.SENDER: 5, None: 5}
+"""Of each operation; valid ones, and ones that break the description."""
+
+KNOWN: dict[str, list[Any]] = {
+    "allocation_id": ["mine", "theirs", "past", "slice"],
+    "cluster_id": ["local", "other", "past"],
+    "gpu_id": ["GPU-0", "GPU-1", "GPU-none"],
+    "metric": [["gpu_power_watts"], ["gpu_power_watts", "host_load_1m"], ["none"]],
+    "step": ["1s", "1m", "0"],
+    "start": ["2026-01-01T00:00:00Z"],
+    "end": ["2026-01-01T01:00:00+01:00"],
+    "cluster": ["local", "none"],
+    "machine": ["node-a"],
+}
+"""Of what there is to be asked for: who only guesses finds nothing."""
+
+ALLOCATIONS: dict[str, dict[str, Any]] = {
+    "mine": {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}, "tenant": "acme"},
+    "theirs": {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}, "tenant": "other"},
+    "past": {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": "x"}},
+    "slice": {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": "x"}, "expected": {"H200": 1}},
+}
+
+
+@pytest.fixture(scope="module")
+def hub(daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
+    """Give a hub that knows something of everything."""
+    hub = daemon_of("hub", False)
+
+    def write(path: str, document: object, method: str = "PUT") -> None:
+        headers = {"Content-Type": "application/json"}
+        reply = hub.ask(path, hub.token, method, json.dumps(document).encode(), headers=headers)
+        assert reply.status in (200, 201), reply
+
+    for name, spec in ALLOCATIONS.items():
+        write(f"/v1/allocations/{name}", spec)
+    for name in ("other", "past"):
+        write(f"/v1/clusters/{name}", {"team": "x", "expected": {"H200": 8}})
+    write("/v1/allocations/past", None, "DELETE")
+    write("/v1/clusters/past", None, "DELETE")
+    assert hub.post(body(1_000, now())).status == 200
+    wait_until(lambda: hub.ask("/v1/gpus/GPU-0", hub.token).status == 200, what="the batch in the store")
+    (machine,) = hub.ask("/v1/machines", hub.token).document
+    KNOWN["machine_id"] = [machine["id"], "none"]
+    return hub
+
+
+def operations(hub: Daemon) -> Iterator[Any]:
+    url = f"http://127.0.0.1:{hub.port}/openapi.json"
+    schema = schemathesis.openapi.from_url(url, headers={"Authorization": f"Bearer {hub.token}"})
+    for one in schema.get_all_operations():
+        assert isinstance(one, Ok), one
+        yield one.ok()
+
+
+def put_known(case: Any, data: st.DataObject) -> None:
+    """Ask for something that is there, now and then."""
+    for asked in (case.path_parameters, case.query):
+        for name in list(asked or {}):
+            if name in KNOWN and data.draw(st.booleans()):
+                asked[name] = data.draw(st.sampled_from(KNOWN[name]))
+    if case.operation.label == "PUT /v1/allocations/{allocation_id}" and data.draw(st.booleans()):
+        case.body = data.draw(st.sampled_from(list(ALLOCATIONS.values())))
+
+
+def ask(operation: Any, hub: Daemon, token: str | None, examples: int) -> set[int]:
+    """Ask in many ways, hold every answer against the description, and return the statuses."""
+    statuses: set[int] = set()
+    both = operation.as_strategy(GenerationMode.POSITIVE)
+    if operation.path_parameters or operation.query or operation.body:
+        both |= operation.as_strategy(GenerationMode.NEGATIVE)
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=both, data=st.data())
+    def one(case: Any, data: st.DataObject) -> None:
+        put_known(case, data)
+        case.headers = {**(case.headers or {}), **({"Authorization": f"Bearer {token}"} if token else {})}
+        answer = case.call(base_url=f"http://127.0.0.1:{hub.port}", timeout=20)
+        statuses.add(answer.status_code)
+        case.validate_response(answer, checks=CHECKS)
+
+    one()
+    return statuses
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("role", [None, *Role], ids=lambda role: role or "nobody")
+def test_it_does_what_it_says(hub: Daemon, role: Role | None) -> None:
+    token = hub.tokens[role] if role else None
+    seen = {one.label: ask(one, hub, token, EXAMPLES[role]) for one in operations(hub)}
+    assert len(seen) >= 20
+    for label, statuses in seen.items():
+        if role is Role.ADMIN:
+            assert statuses & {200, 201}, f"{label} was never asked well: {statuses}"
+        if role is None and "healthz" not in label:
+            assert statuses == {401}, label
