@@ -146,6 +146,22 @@ def _network(link: str, mode: Mode) -> Begin:
     return fault
 
 
+def _unheard_then_cut(link: str) -> Begin:
+    """The last that arrived has no answer, and it is long until it can be asked for."""
+
+    @contextmanager
+    def fault(site: Site, _: random.Random) -> Iterator[None]:
+        site.network.set_mode(site.links[link], Mode.LOSE_ANSWERS)
+        pause(3)
+        site.network.set_mode(site.links[link], Mode.CUT)
+        try:
+            yield
+        finally:
+            site.network.set_mode(site.links[link], Mode.PASS)
+
+    return fault
+
+
 def _all() -> Iterator[Fault]:
     for name in (*AGENTS, "relay", "hub"):
         yield Fault(f"kill {name}", _kill(name))
@@ -178,6 +194,8 @@ def _all() -> Iterator[Fault]:
     yield Fault("network lose-answers, senders", _network("senders", Mode.LOSE_ANSWERS), (3, 6))
     yield Fault("network half-close, direct", _network("direct", Mode.HALF_CLOSE), (3, 6))
     yield Fault("outage longer than a spool keeps", _network("agents", Mode.CUT), (72, 80))
+    for link in ("agents", "upstream"):
+        yield Fault(f"answers lost, then an outage, {link}", _unheard_then_cut(link), (65, 75))
 
 
 FAULTS: dict[str, Fault] = {fault.name: fault for fault in _all()}

@@ -119,6 +119,9 @@ class Run:
         ledgers = [*map(_light_ledger, self.senders), *(self._agent_ledger(name, from_agents) for name in AGENTS)]
         audit_sequences(verdict, ledgers, heard)
         self._audit_memory(verdict, heard)
+        for name, one in heard.items():
+            if conflict := one.get("conflict"):
+                verdict.problems.append(f"{name}: taken for two machines: {conflict}")
         acknowledged = [body for sender in self.senders for body in sender.acknowledged.values()]
         attempted = [body for sender in self.senders for body in sender.unacknowledged.values()]
         for one in from_agents:

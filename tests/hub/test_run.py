@@ -64,6 +64,29 @@ def test_a_backlog_is_remembered_until_as_much_has_come_after_it() -> None:
     assert len(run.held.digests) == 20 * LEAST
 
 
+def test_a_body_whose_answer_was_lost_before_an_outage_is_a_repetition_still_however_much_came_first() -> None:
+    """A sender posts its newest first: what it repeats from before the outage comes after all of that."""
+    run = Run()
+    for seq in range(1, 101):
+        run.hold(batch(seq), seq, NOW + seq * 10 * NANOS)
+    back = NOW + 5000 * NANOS
+    for seq in range(1000, 300, -1):
+        run.hold(batch(seq), seq, back + (1000 - seq) * NANOS)
+    assert all(run.has(seq, seq) for seq in range(100 - LEAST + 1, 101))
+    for seq in range(101, 301):
+        run.hold(batch(seq), seq, back + (700 + seq) * NANOS)
+    for seq in range(1001, 1500):
+        run.hold(batch(seq), seq, back + 3600 * NANOS + seq * NANOS)
+    assert not run.has(100, 100)
+
+
+def test_what_is_remembered_of_a_sender_with_many_holes_is_bounded() -> None:
+    run = Run()
+    for seq in range(1, 20 * MOST, 5):
+        run.hold(batch(seq), seq, NOW + seq * 61 * NANOS)
+    assert len(run.held.digests) <= 20 * MOST
+
+
 def test_what_is_received_last_is_remembered_however_low_its_number() -> None:
     run = Run()
     for seq in range(1000, 1000 + 3 * LEAST):

@@ -3,16 +3,23 @@
 import hashlib
 import struct
 
+from gpufleet.hub.intervals import Intervals
 from gpufleet.model.time import NANOS
 
 LEAST = 32
-"""Bodies that are always remembered: a sender repeats what was not acknowledged to it, which is among its last."""
+"""Bodies that are always remembered, of the last and below each hole: a sender repeats what it had no answer to."""
 
 MOST = 1024
 """Bodies that are remembered of a sender that posts fast, as one with a backlog does, perhaps in bundles of a relay."""
 
 FRESH_SECONDS = 60
 """Beyond the least, a body is remembered for so long; it goes as later ones come, not while nothing does."""
+
+_LOOKED_AT = 2 * LEAST
+"""Bodies, the oldest, of which each that comes may push out some: what this costs is bounded."""
+
+_PUSHED_OUT = 2
+"""Bodies that each that comes may push out."""
 
 _ENTRY = struct.Struct("<QQI")
 
@@ -34,18 +41,32 @@ class Digests:
         """Everything that is remembered."""
         return bytes(self._entries)
 
-    def add(self, number: int, digest: int, received_at: int) -> None:
-        """Remember a body; `received_at` in nanoseconds since 1970."""
+    def add(self, number: int, digest: int, received_at: int, held: Intervals) -> None:
+        """Remember a body, one of those whose numbers are held; `received_at` in nanoseconds since 1970.
+
+        An older one goes when its time is over, unless numbers right above it are missing. Its sender has not got past
+        it then: after an outage it posts its newest first, and only later what it had no answer to before.
+        """
         second = received_at // NANOS & 0xFFFFFFFF
         self._entries += _ENTRY.pack(number, digest, second)
-        count = len(self._entries) // _ENTRY.size
-        if count <= LEAST:
-            return
-        _, _, oldest = _ENTRY.unpack_from(self._entries)
-        if second - oldest > FRESH_SECONDS:
-            del self._entries[: min(2, count - LEAST) * _ENTRY.size]
-        elif count > MOST:
+        self._push_out(second, held)
+        if len(self._entries) > MOST * _ENTRY.size:
             del self._entries[: _ENTRY.size]
+
+    def _push_out(self, now: int, held: Intervals) -> None:
+        room = min(_PUSHED_OUT, len(self._entries) // _ENTRY.size - LEAST)
+        at = 0
+        for _ in range(_LOOKED_AT):
+            if room <= 0:
+                return
+            number, _, second = _ENTRY.unpack_from(self._entries, at)
+            if now - second <= FRESH_SECONDS:
+                return
+            if held.end_of(number) < min(number + LEAST, held.highest):
+                at += _ENTRY.size
+            else:
+                del self._entries[at : at + _ENTRY.size]
+                room -= 1
 
     def get(self, number: int) -> int | None:
         """Return the digest of the body of a number, or None if it is not remembered."""

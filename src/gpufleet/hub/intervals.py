@@ -49,6 +49,11 @@ class Intervals:
         self._count += 1
         return True
 
+    def end_of(self, number: int) -> int:
+        """Return the end of the range that has the number, or 0 where none has."""
+        position = bisect.bisect_right(self._starts, number) - 1
+        return self._ends[position] if position >= 0 and number <= self._ends[position] else 0
+
     @property
     def ranges(self) -> Ranges:
         """The set as merged ranges, lowest first."""

@@ -49,7 +49,7 @@ class Run:
     def hold(self, batch: WireBatch, digest: int, received_at: int) -> None:
         """Remember a batch; `received_at` by the hub's clock, nanoseconds since 1970."""
         self.numbers.add(batch.seq)
-        self._digests.add(batch.seq, digest, received_at)
+        self._digests.add(batch.seq, digest, received_at, self.numbers)
         self._processes = _with(self._processes, batch)
 
     def has(self, seq: int, digest: int) -> bool:
