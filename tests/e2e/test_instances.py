@@ -1,0 +1,198 @@
+"""MIG devices and vGPU instances from the driver to every face: snapshot, page, store, an allocation's answer."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Way
+from tests.fakes.nvml.parts import cut_into_mig, share_as_vgpus, stop_vgpu, use_of, vm_of
+from tests.fakes.nvml.scenario import Device
+from tests.support.processes import get_json
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.timeout(300)
+
+MIG_GPUS, VGPU_GPUS = (1, 6), (3, 7)
+FAST_NUMBERS = (
+    "gpu_memory_total_bytes",
+    "gpu_memory_used_bytes",
+    "gpu_utilization_ratio",
+    "gpu_memory_activity_ratio",
+    "gpu_encoder_utilization_ratio",
+    "gpu_decoder_utilization_ratio",
+    "gpu_jpeg_utilization_ratio",
+    "gpu_ofa_utilization_ratio",
+)
+
+Expected = dict[str, dict[str, float | str]]
+"""UUID to metric to value."""
+
+
+@pytest.fixture
+def expected(way: Way) -> Expected:
+    """Cut two of eight GPUs into seven MIG devices, share two as sixteen vGPUs; return what is to be read of them."""
+    scenario = way.driver.scenario
+    values: Expected = {}
+    for gpu in MIG_GPUS:
+        for slot, said in cut_into_mig(scenario, gpu).items():
+            values[said.uuid] = of_mig(said, slot)
+    for gpu in VGPU_GPUS:
+        for number, said in share_as_vgpus(scenario, gpu).items():
+            values[said.texts["nvmlVgpuInstanceGetUUID"] or ""] = of_vgpu(said, gpu, number)
+    way.driver.apply()
+    assert len(values) == 2 * 7 + 2 * 16
+    return values
+
+
+def of_mig(said: Device, slot: int) -> dict[str, float | str]:
+    return {
+        "gpu_memory_total_bytes": said.numbers["nvmlDeviceGetMemoryInfo_total"] or 0,
+        "gpu_memory_used_bytes": said.numbers["nvmlDeviceGetMemoryInfo_used"] or 0,
+        "gpu_compute_processes": slot,
+        "mig_multiprocessors": said.rows["nvmlDeviceGetAttributes"][0][0],
+        "mig_gpu_slices": said.rows["nvmlDeviceGetAttributes"][0][6],
+        "mig_placement_start": slot,
+        "mig_profile": "1g.18gb+me" if slot == 3 else "1g.18gb",
+        "mig_gpu_instance": str(7 + slot),
+        "gpu_name": said.texts["nvmlDeviceGetName"] or "",
+    }
+
+
+def of_vgpu(said: Device, gpu: int, number: int) -> dict[str, float | str]:
+    _, _, *percents = use_of(number)
+    return {
+        **dict(zip(FAST_NUMBERS[2:], [percent / 100 for percent in percents], strict=True)),
+        "gpu_memory_total_bytes": (8 << 30) + gpu,
+        "gpu_memory_used_bytes": said.numbers["nvmlVgpuInstanceGetFbUsage"] or 0,
+        "vgpu_frame_rate_limit_hertz": 60 + number % 100,
+        "vgpu_type": f"NVIDIA H200X-8C/{gpu}",
+        "vgpu_vm_id": vm_of(number),
+        "vgpu_guest_driver_version": f"580.{number % 100}",
+    }
+
+
+def shown(devices: list[dict[str, Any]], expected: Expected) -> Expected:
+    """Return what a document says of the metrics that are expected of each instance."""
+    found: Expected = {}
+    for device in devices:
+        if device["uuid"] in expected:
+            readings = device["readings"]
+            found[device["uuid"]] = {
+                metric: readings[metric].get("value") for metric in expected[device["uuid"]] if metric in readings
+            }
+    return found
+
+
+def is_equal(ask: Callable[[], list[dict[str, Any]]], expected: Expected) -> Callable[[], bool]:
+    return lambda: shown(ask(), expected) == expected
+
+
+def test_every_instance_is_on_every_face_with_the_driver_s_values(way: Way, expected: Expected) -> None:
+    hub, agent = way.start_hub(), way.start_agent()
+
+    def in_snapshot() -> list[dict[str, Any]]:
+        devices: list[dict[str, Any]] = get_json(f"{way.agent_url}/v1/snapshot")["devices"]
+        return devices
+
+    def in_hub() -> list[dict[str, Any]]:
+        return [record["device"] for record in way.hub("/v1/gpus")]
+
+    wait_until(is_equal(in_snapshot, expected), seconds=60, what="every instance in the snapshot")
+    parents = {device["uuid"]: device.get("parent") for device in in_snapshot()}
+    gpus = [device.uuid for device in way.driver.scenario.devices]
+    assert {parents[uuid] for uuid in expected} == {f"gpu/{gpus[gpu]}" for gpu in (*MIG_GPUS, *VGPU_GPUS)}
+    for gpu in MIG_GPUS:
+        (parent,) = [device for device in in_snapshot() if device["uuid"] == gpus[gpu]]
+        assert parent["readings"]["gpu_utilization_ratio"]["absent"] == "not_in_mig_mode"
+        assert parent["readings"]["gpu_mig_devices"]["value"] == 7
+
+    assert series_of(way.metrics(), expected) == {
+        uuid: {metric: values[metric] for metric in FAST_NUMBERS if metric in values}
+        for uuid, values in expected.items()
+    }
+
+    wait_until(is_equal(in_hub, expected), seconds=60, what="every instance in the hub's answer")
+    assert {device["parent"] for device in in_hub() if device["uuid"] in expected} == {
+        f"gpu/{gpus[gpu]}" for gpu in (*MIG_GPUS, *VGPU_GPUS)
+    }
+    assert agent.stop() == 0
+    wait_until(way.drained, what="the hub to have flushed")
+    assert hub.stop() == 0
+    views = way.rows("SELECT DISTINCT view FROM samples WHERE view LIKE 'mig/%' OR view LIKE 'vgpu/%'")
+    assert {view.partition("/")[2] for (view,) in views} == set(expected)
+
+
+def series_of(page: str, expected: Expected) -> Expected:
+    """Return what the page says of the fast numbers of each instance."""
+    found: Expected = {}
+    for name, labels, value in re.findall(r"^gpufleet_(\w+)\{(.*)\} (\S+)$", page, re.MULTILINE):
+        uuid = re.search(r'uuid="([^"]*)"', labels)
+        assert uuid is not None or "uuid=" not in labels
+        if uuid is not None and uuid[1] in expected and name in FAST_NUMBERS:
+            assert re.search(r',gpu="GPU-[^"]+",profile="[^"]+"', labels), labels
+            found.setdefault(uuid[1], {})[name] = float(value)
+    return found
+
+
+def test_the_owner_of_a_virtual_machine_sees_its_own_vgpu_and_nothing_else(way: Way, expected: Expected) -> None:
+    way.start_hub()
+    way.start_agent()
+    number = 3305
+    said = way.driver.scenario.devices[3].parts[f"vgpu{number}"]
+    uuid = said.texts["nvmlVgpuInstanceGetUUID"] or ""
+    target = {"cluster": "local", "vm_uuid": vm_of(number).upper()}
+    body = {"kind": "gpu_slice", "target": target, "valid_from": "2020-01-01T00:00:00Z"}
+    way.put("/v1/allocations/vm", body)
+
+    def answer() -> Any:
+        return way.hub("/v1/allocations/vm/metrics")
+
+    wait_until(
+        lambda: shown(answer()["devices"], expected) == {uuid: expected[uuid]},
+        seconds=60,
+        what="the virtual machine's vGPU in its answer",
+    )
+    seen = answer()
+    assert (seen["source"], seen["reason"]) == ("slice_vgpu_host", None)
+    assert [device["uuid"] for device in seen["devices"]] == [uuid]
+    assert (seen["host"], seen["host_dimensions"], seen["last_error"]) == ({}, [], None)
+    assert seen["aggregate"]["coverage"] == "1 of 1 devices"
+    assert not {"gpu_power_watts", "gpu_temperature_celsius"} & set(seen["devices"][0]["readings"])
+    host = way.driver.scenario.devices[3]
+    assert host.uuid not in str(seen)
+    assert str(host.texts["nvmlDeviceGetSerial"]) not in str(seen)
+
+    stop_vgpu(way.driver.scenario, 3, number)
+    way.driver.apply()
+    wait_until(lambda: answer()["source"] == "unavailable", seconds=60, what="the ended instance to be gone")
+    assert (answer()["reason"], answer()["devices"]) == ("guest_not_collected", [])
+
+
+def test_a_mig_device_of_an_allocation_shows_its_gpu_s_power_as_its_parent_s(way: Way, expected: Expected) -> None:
+    way.start_hub()
+    way.start_agent()
+    parent = way.driver.scenario.devices[6]
+    mine = parent.parts["6.2"].uuid
+    way.put(
+        "/v1/allocations/mig",
+        {
+            "kind": "bare_metal",
+            "target": {"cluster": "local", "machine": way.this_machine()["id"]},
+            "devices": [mine],
+            "valid_from": "2020-01-01T00:00:00Z",
+        },
+    )
+
+    def answer() -> Any:
+        return way.hub("/v1/allocations/mig/metrics")
+
+    wait_until(
+        lambda: shown(answer()["devices"], expected) == {mine: expected[mine]}, seconds=60, what="the MIG device"
+    )
+    (device,) = answer()["devices"]
+    power = device["readings"]["gpu_power_watts"]
+    assert (power["value"], power["scope"]) == ((parent.numbers["nvmlDeviceGetPowerUsage"] or 0) / 1000, "parent")
+    assert device["readings"]["gpu_memory_used_bytes"].get("scope", "own") == "own"
+    assert answer()["aggregate"]["metrics"]["gpu_power_watts"]["value"] is None
