@@ -182,7 +182,11 @@ class Reader(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give back what it holds; a later `read` opens it again."""
+        """Give back what it holds; a later `read` opens it again.
+
+        Raises:
+            ReaderError: if something is held all the same, because the driver does not let go of it.
+        """
         ...
 
 

@@ -75,7 +75,7 @@ def test_promtool_accepts_the_page_of_this_host(peer: Callable[[str], Path], fak
 def test_a_disabled_reader_is_not_asked(fake: FakeNvml) -> None:
     env = {**fake.environment, "GPUFLEET_AGENT_READERS__NVML__ENABLED": "false"}
     document = json.loads(gpufleet("snapshot", "--json", env=env).stdout)
-    assert {report["reader"] for report in document["readers"]} == {"host"}
+    assert {report["reader"] for report in document["readers"]} == {"host", "kmsg", "events"}
 
 
 def test_a_running_agent_can_be_asked(agent_url: str) -> None:

@@ -24,7 +24,7 @@ def test_a_snapshot_comes_back_as_it_was() -> None:
 def test_every_field_of_the_top_level_is_always_there() -> None:
     assert list(json.loads(encode_snapshot(example_snapshot()))) == [
         "schema", "catalogue", "version", "node", "measured_at", "devices", "host", "guests", "readers",
-        "capabilities", "aggregate",
+        "capabilities", "aggregate", "events",
     ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from gpufleet.model.catalogue import BY_ID, CATALOGUE, Metric, MetricKind, Storage, Subject, ValueType
+from gpufleet.model.catalogue.events import EVENT_METRICS
 from gpufleet.model.catalogue.gpu import GPU_METRICS
 from gpufleet.model.catalogue.host import HOST_METRICS
 from gpufleet.model.catalogue.instances import INSTANCE_METRICS
@@ -25,7 +26,7 @@ every_metric = pytest.mark.parametrize("metric", CATALOGUE.values(), ids=CATALOG
 
 
 def test_names_and_numbers_are_unique() -> None:
-    rows = [*GPU_METRICS, *INSTANCE_METRICS, *HOST_METRICS]
+    rows = [*GPU_METRICS, *INSTANCE_METRICS, *EVENT_METRICS, *HOST_METRICS]
 
     assert len(CATALOGUE) == len(rows)
     assert len(BY_ID) == len(rows)

@@ -13,7 +13,7 @@ from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.clock import FakeClock
 
-INTERVALS = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0}
+INTERVALS = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0, Lane.EVENT: 1.0}
 
 
 def gpu(number: int, *, side: Side = Side.HOST) -> View:

@@ -2,20 +2,27 @@
 
 import asyncio
 import contextlib
+import copy
+import functools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpufleet.agent.assemble import assemble
 from gpufleet.agent.batches import Pending
+from gpufleet.agent.holding import Holding
+from gpufleet.agent.keeping import Keeper
 from gpufleet.agent.outcome import Outcome
+from gpufleet.agent.release import ReleaseFolder
 from gpufleet.agent.schedule import ReaderLoop
 from gpufleet.agent.state import State
 from gpufleet.agent.stats import AgentStats, LaneStats
+from gpufleet.agent.timeline import Timeline, status_before
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.snapshot import Snapshot
-from gpufleet.model.status import ReaderState
+from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.ports import Clock, Reader
 
 if TYPE_CHECKING:  # it brings the HTTP client, which an agent that pushes nowhere does without
@@ -53,6 +60,10 @@ class Agent:
         render: Callable[[Snapshot, AgentStats], bytes],
         delivery: "Delivery | None",
         capabilities: Mapping[str, str] | None = None,
+        keeper: Keeper | None = None,
+        boot: str = "",
+        release: ReleaseFolder | None = None,
+        holders: Collection[str] = (),
     ) -> None:
         """Take the parts.
 
@@ -65,12 +76,17 @@ class Agent:
             render: makes the metrics page.
             delivery: the way to the hub, or None.
             capabilities: what there is to say of readers that were enabled and do not read, by name.
+            keeper: remembers events over a restart.
+            boot: id of this boot of the machine, or empty where it is not known.
+            release: where an operator asks for the devices.
+            holders: names of the readers that hold devices.
         """
         self._clock = clock
         self._render = render
         self._delivery = delivery
         self._capabilities = dict(capabilities or {})
-        self._refresh_seconds = min(intervals.values())
+        self._refresh_seconds = min(seconds for lane, seconds in intervals.items() if lane is not Lane.EVENT)
+        self._holding = Holding(release, holders, clock)
         self._loops = [
             ReaderLoop(
                 reader,
@@ -79,16 +95,24 @@ class Agent:
                 clock=clock,
                 report=self._take,
                 excuses=lambda failure: self._state.excuses(failure),
+                withheld=functools.partial(self._why_not, reader.name),
             )
             for reader, seconds in readers
         ]
         statuses = [status for loop in self._loops for status in loop.statuses]
-        self._state = State(machine, statuses, name=name)
+        self._keeper = keeper
+        remembered = keeper.load() if keeper is not None else None
+        self._timeline = Timeline(clock, boot=boot, remembered=remembered)
+        self._saved = copy.deepcopy(remembered)
+        self._told = asyncio.Event()
+        events = remembered.events if remembered is not None else ()
+        self._state = State(machine, [*statuses, status_before()], name=name, events=events)
         self._pending = Pending()
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         self._stats = AgentStats(
-            started_at=clock.now_ns(), lanes={(status.reader, status.lane): LaneStats() for status in statuses}
+            started_at=clock.now_ns(),
+            lanes={(status.reader, status.lane): LaneStats() for status in self._state.statuses.values()},
         )
         self.snapshot: Snapshot
         self.metrics_page: bytes
@@ -101,25 +125,65 @@ class Agent:
             async with asyncio.TaskGroup() as tasks:
                 for loop in self._loops:
                     tasks.create_task(loop.run(), name=f"reader {loop.reader.name}")
+                tasks.create_task(self._keep_settling(), name="events")
                 tasks.create_task(self._keep_prepared(), name="pages")
                 if self._delivery is not None:
                     tasks.create_task(self._keep_posting(self._delivery), name="outbox")
                     tasks.create_task(self._delivery.pusher.run(), name="push")
         finally:
+            self._settle(everything=True)
             if self._delivery is not None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FLUSH_SECONDS):
                         await self._hand_over(self._delivery)
+            await self._remember()
+
+    def _why_not(self, reader: str) -> Absent | None:
+        for event in self._holding.look():
+            self._timeline.tell(event)
+            self._told.set()
+        return self._holding.why_not(reader)
 
     def _take(self, outcome: Outcome) -> None:
+        """Take what a reader's pass came to; its events are the timeline's."""
+        self._take_in(self._timeline.take(self._holding.take(outcome, self._state), self._state))
+        self._told.set()
+
+    def _take_in(self, outcome: Outcome) -> None:
+        before = self._state.statuses[outcome.status.reader, outcome.status.lane]
         self._state.apply(outcome)
-        if self._delivery is not None:
-            self._pending.add(outcome)
-            self._news.set()
         counts = self._stats.lanes[outcome.status.reader, outcome.status.lane]
         counts.passes += 1
         counts.failures += self._state.judged(outcome.status).state is ReaderState.FAILED
-        self._changed.set()
+        if self._delivery is not None:
+            self._pending.add(outcome)
+        if _is_news(outcome, before):
+            self._news.set()
+            self._changed.set()
+
+    def _settle(self, *, everything: bool = False) -> None:
+        outcome = self._timeline.settle(self._state, released=self._holding.release is not None, everything=everything)
+        if outcome is not None:
+            self._take_in(outcome)
+
+    async def _keep_settling(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timeline.due_in()):
+                    await self._told.wait()
+            self._told.clear()
+            self._settle()
+            if self._delivery is None:
+                await self._remember()
+
+    async def _remember(self) -> None:
+        """Save what was told; with a hub, not before it is in the spool."""
+        if self._keeper is None:
+            return
+        remembered = self._timeline.remembered(self._state)
+        if remembered != self._saved:
+            self._saved = copy.deepcopy(remembered)
+            await asyncio.to_thread(self._keeper.save, self._saved)
 
     async def _keep_prepared(self) -> None:
         while True:
@@ -163,7 +227,18 @@ class Agent:
             report = self._pending.take(self.snapshot, self._clock.now_ns(), self._state.judged)
         if await delivery.outbox.post(report):
             delivery.pusher.wake()
+            if report is not None:
+                await self._remember()
 
     async def _hand_over(self, delivery: "Delivery") -> None:
         await self._post(delivery)
         await delivery.pusher.flush()
+
+
+def _is_news(outcome: Outcome, before: ReaderStatus) -> bool:
+    """Whether anybody waits for it. The event lanes pass every second, and mostly have nothing to say."""
+    if outcome.status.lane is not Lane.EVENT or before.state is not outcome.status.state:
+        return True
+    if outcome.status.last_error != before.last_error:
+        return True
+    return outcome.round is not None and bool(outcome.round.samples or outcome.round.events)

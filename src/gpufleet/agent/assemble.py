@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from gpufleet import __version__
 from gpufleet.agent.pci import NVIDIA, PCI_ONLY_METRICS, PCI_READER, pci_only
 from gpufleet.agent.state import Kept, State
+from gpufleet.agent.timeline import READER as EVENTS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Lane
+from gpufleet.model.event import event_report
 from gpufleet.model.instances import device_name
 from gpufleet.model.reading import DimReading, Reading, Sample, precedence
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ReaderReport, Snapshot
@@ -56,6 +58,7 @@ def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str
         ),
         guests=(),
         readers=tuple(_report(state.judged(status)) for status in state.statuses.values()),
+        events=tuple(event_report(event) for event in reversed(state.events)),
         capabilities={**_reader_capabilities(state), **capabilities},
         aggregate=aggregate([device.readings for device in devices if device.kind is ViewKind.GPU]),
     )
@@ -92,6 +95,7 @@ def _superseded(kept: Mapping[Source, Kept], state: State, now: float) -> bool:
     Its fastest lane tells that it is silent: what slower ones read before may not be old enough to be stale. That
     the bus does not show it proves nothing, and takes no device away.
     """
+    kept = {source: one for source, one in kept.items() if source[0] != EVENTS} or kept
     address = _view(kept).pci_address
     if state.inventory is None or address is None:
         return False

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from gpufleet.agent.outcome import Outcome
 from gpufleet.agent.schedule import ReaderLoop
 from gpufleet.agent.state import State
+from gpufleet.agent.timeline import Timeline, status_before
 from gpufleet.agent.timetable import FIRST_PASS_ORDER
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
@@ -39,20 +40,25 @@ async def read_once(
         ReaderLoop(reader, intervals=intervals, timeout_seconds=seconds, clock=clock, report=outcomes.append)
         for reader, seconds in readers
     ]
-    state = State(machine, [status for loop in loops for status in loop.statuses], name=name)
+    state = State(machine, [*(status for loop in loops for status in loop.statuses), status_before()], name=name)
+
+    timeline = Timeline(clock)
 
     async def run(loop: ReaderLoop) -> None:
         try:
             for lane in FIRST_PASS_ORDER:
                 if lane in loop.reader.lanes:
-                    state.apply(await loop.run_pass(lane))
+                    state.apply(timeline.take(await loop.run_pass(lane), state))
             if loop.reader.name in twice:
                 await asyncio.sleep(SHARE_SECONDS)
-                state.apply(await loop.run_pass(Lane.FAST))
+                state.apply(timeline.take(await loop.run_pass(Lane.FAST), state))
         finally:
             await loop.reader.close()
 
     async with asyncio.TaskGroup() as tasks:
         for loop in loops:
             tasks.create_task(run(loop))
+    settled = timeline.settle(state, everything=True)
+    if settled is not None:
+        state.apply(settled)
     return state

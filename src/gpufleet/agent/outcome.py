@@ -16,6 +16,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         failure: why the reader could not work at all, or None when it could.
         ended_at: nanoseconds since 1970 when the pass ended.
         ended: the same by the monotonic clock, in seconds.
+        withheld: the reader was not asked, because the devices were let go; it holds none.
     """
 
     status: ReaderStatus
@@ -23,3 +24,4 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     failure: Absent | None
     ended_at: int
     ended: float
+    withheld: bool = False

@@ -31,6 +31,7 @@ class ReaderLoop:
         clock: Clock,
         report: Callable[[Outcome], None],
         excuses: Callable[[Absent], bool | None] = lambda _: False,
+        withheld: Callable[[], Absent | None] = lambda: None,
     ) -> None:
         """Take the parts.
 
@@ -41,6 +42,7 @@ class ReaderLoop:
             clock: the clocks.
             report: hears of each pass.
             excuses: whether a failure only says that there is nothing to read here; None while that is not known.
+            withheld: why the reader may not read now, or None. While it may not, it is closed and holds nothing.
         """
         self.reader = reader
         self._intervals = {lane: intervals[lane] for lane in FIRST_PASS_ORDER if lane in reader.lanes}
@@ -48,6 +50,8 @@ class ReaderLoop:
         self._clock = clock
         self._report = report
         self._excuses = excuses
+        self._withheld = withheld
+        self._is_closed = True
         self._told: set[str] = set()
         self._statuses = {
             lane: ReaderStatus(reader=reader.name, lane=lane, state=ReaderState.NEVER, interval_seconds=interval)
@@ -69,7 +73,10 @@ class ReaderLoop:
                 self._report(await self.run_pass(lane))
                 timetable.done(lane, self._clock.monotonic())
         finally:
-            await self.reader.close()
+            try:
+                await self.reader.close()
+            except ReaderError as error:
+                log.warning("reader %s: %s", self.reader.name, error)
 
     async def run_pass(self, lane: Lane) -> Outcome:
         """Make one pass of one lane, within its time."""
@@ -78,8 +85,13 @@ class ReaderLoop:
         failure: Absent | None = None
         error_class = ""
         try:
-            async with asyncio.timeout(self._timeout):
-                done = await self.reader.read(lane)
+            failure = await self._withhold()
+            if failure is None:
+                self._is_closed = False
+                async with asyncio.timeout(self._timeout):
+                    done = await self.reader.read(lane)
+            else:
+                error_class = failure.reason
         except TimeoutError:
             error_class = Reason.TIMEOUT
             failure = Absent(Reason.TIMEOUT, f"the {lane} pass did not end within {self._timeout:g} s")
@@ -106,7 +118,21 @@ class ReaderLoop:
         )
         self._statuses[lane] = status
         self._log_change(status, failure)
-        return Outcome(status=status, round=done, failure=failure, ended_at=self._clock.now_ns(), ended=ended)
+        return Outcome(
+            status=status,
+            round=done,
+            failure=failure,
+            ended_at=self._clock.now_ns(),
+            ended=ended,
+            withheld=self._is_closed and failure is not None,
+        )
+
+    async def _withhold(self) -> Absent | None:
+        why = self._withheld()
+        if why is not None and not self._is_closed:
+            await self.reader.close()
+            self._is_closed = True
+        return why
 
     def _log_change(self, status: ReaderStatus, failure: Absent | None) -> None:
         """Tell each error once, from whichever lane, until every lane works again."""

@@ -1,5 +1,6 @@
 """What the agent knows: the newest sample of every view, reader and lane, and how each reader is doing."""
 
+from collections import deque
 from collections.abc import Iterable
 
 import msgspec
@@ -7,6 +8,7 @@ import msgspec
 from gpufleet.agent.outcome import Outcome
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.event import Event
 from gpufleet.model.instances import is_gone
 from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
 from gpufleet.model.reading import Sample
@@ -18,6 +20,10 @@ OF_THE_STACK = frozenset({Reason.NO_LIBRARY, Reason.NO_DRIVER, Reason.NO_SUPPORT
 
 STALE_INTERVALS = 3
 """A sample is stale when its lane has not succeeded for it within this many intervals."""
+
+
+RECENT_EVENTS = 200
+"""Events that are kept for people to look at."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -39,18 +45,27 @@ class Inventory(msgspec.Struct, frozen=True):
 class State:
     """Changes only by `apply`; everything else looks."""
 
-    def __init__(self, machine: Machine, statuses: Iterable[ReaderStatus], *, name: str | None = None) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        statuses: Iterable[ReaderStatus],
+        *,
+        name: str | None = None,
+        events: Iterable[Event] = (),
+    ) -> None:
         """Start knowing nothing but the machine's name and which lanes there will be.
 
         Args:
             machine: evidence until a reader brings better.
             statuses: one for each lane of each reader.
             name: what to call the machine instead of its host name.
+            events: the newest events before, the oldest first.
         """
         self._name = name
         self.machine = self._named(machine)
         self.statuses: dict[tuple[str, Lane], ReaderStatus] = {(s.reader, s.lane): s for s in statuses}
         self.inventory: Inventory | None = None
+        self.events: deque[Event] = deque(events, maxlen=RECENT_EVENTS)
         self._kept: dict[str, dict[tuple[str, Lane], Kept]] = {}
         self._machine_kept: dict[tuple[str, Lane], Kept] = {}
         self._members: dict[tuple[str, Lane], frozenset[str]] = {}
@@ -62,6 +77,7 @@ class State:
         self.statuses[status.reader, status.lane] = status
         self._failures[status.reader] = outcome.failure
         if outcome.round is not None:
+            self.events += outcome.round.events
             self._keep(outcome, outcome.round)
             self._forget_gone_instances()
             if outcome.failure is None and not outcome.round.errors:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 from gpufleet.codecs.snapshot_json import snapshot_schema
 from gpufleet.exporters.reference import render_metrics_reference
+from gpufleet.exporters.reference_events import render_events_reference
 
 
 def reference_pages() -> dict[str, str]:
     """Return file name to content of every page."""
     return {
         "metrics.md": render_metrics_reference(),
+        "events.md": render_events_reference(),
         "snapshot.schema.json": json.dumps(snapshot_schema(), indent=2) + "\n",
     }
 

@@ -7,6 +7,7 @@ from typing import Any, get_args
 import msgspec
 
 from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
+from gpufleet.model.event import EventReport
 from gpufleet.model.reading import DimReading, Reading
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, ReaderReport, Snapshot
 
@@ -55,7 +56,7 @@ def snapshot_schema() -> dict[str, Any]:
     """Return the JSON Schema of the document, made from the records."""
     schema = msgspec.json.schema(Snapshot)
     definitions = schema["$defs"]
-    for record in (Snapshot, Reading, DimReading, ReaderReport):
+    for record in (Snapshot, Reading, DimReading, ReaderReport, EventReport):
         properties = definitions[record.__name__]["properties"]
         for field in msgspec.structs.fields(record):
             if dt.datetime in (field.type, *get_args(field.type)):

@@ -37,6 +37,7 @@ class Lanes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fast: Seconds = 10.0
     slow: Seconds = 60.0
     static: Seconds = 600.0
+    event: Seconds = 1.0
 
 
 class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,12 +66,23 @@ class NvidiaSmiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     timeout_seconds: Timeout = 30.0
 
 
+class KmsgConfig(ReaderConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The reader of the kernel's log.
+
+    Attributes:
+        path: the log, or something with the same lines.
+    """
+
+    path: str = "/dev/kmsg"
+
+
 class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The readers, by name."""
 
     host: ReaderConfig = ReaderConfig()
     nvml: ReaderConfig = ReaderConfig()
     nvidia_smi: NvidiaSmiConfig = NvidiaSmiConfig()
+    kmsg: KmsgConfig = KmsgConfig()
 
 
 class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -4,6 +4,7 @@ import datetime as dt
 
 import msgspec
 
+from gpufleet.model.event import EventReport
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import DimReading, Reading
 from gpufleet.model.status import ReaderState
@@ -124,6 +125,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         readers: how each reader is doing.
         capabilities: what this agent can do here, by name: `available`, or a reason why not.
         aggregate: totals over the machine's physical GPUs.
+        events: what happened of late, the newest first; a bounded number.
     """
 
     schema: str
@@ -137,3 +139,4 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     readers: tuple[ReaderReport, ...]
     capabilities: dict[str, str]
     aggregate: Aggregate
+    events: tuple[EventReport, ...] = ()

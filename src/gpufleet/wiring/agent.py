@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpufleet.agent.agent import Agent
+from gpufleet.agent.keeping import Keeper
+from gpufleet.agent.release import ReleaseFolder
 from gpufleet.config.agent import AgentConfig, parse_listen
 from gpufleet.exporters.agent_stats import render_agent_page
 from gpufleet.model.machine import Machine
 from gpufleet.ports import Clock
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.once import intervals
-from gpufleet.wiring.readers import capabilities, has_binding, make_readers
+from gpufleet.wiring.readers import HOLDERS, capabilities, has_binding, make_readers
 from gpufleet.wiring.sending import hub_client, token_of
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 CONNECTIONS = 256
 """Open at once."""
+
+AGENT_FOLDER = "agent"
+"""The agent's part of the state folder."""
 
 STOP_SECONDS = 2
 """How long stopping waits for answers under way."""
@@ -72,8 +77,10 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
     tls = ServerTls.of(config.tls)
     token = token_of(config.token_file)
     async with contextlib.AsyncExitStack() as stack:
+        readers = make_readers(config.readers, clock)
+        folder = Path(config.state, AGENT_FOLDER)
         agent = Agent(
-            make_readers(config.readers, clock),
+            readers,
             intervals=intervals(config),
             machine=Machine(name=name),
             name=config.node,
@@ -81,6 +88,10 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             render=render_agent_page,
             delivery=await _delivery(config, name, clock, stack),
             capabilities=capabilities(config.readers, binding=has_binding()),
+            keeper=Keeper(folder / "events.json"),
+            boot=_boot_id(),
+            release=ReleaseFolder(folder, clock.now_ns),
+            holders=HOLDERS & {reader.name for reader, _ in readers},
         )
         bound = await stack.enter_async_context(
             serve(AgentApp(agent, token), host, port, connections=CONNECTIONS, stop_seconds=STOP_SECONDS, tls=tls)
@@ -92,6 +103,12 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+
+def _boot_id() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
 
 
 async def _delivery(
@@ -109,7 +126,7 @@ async def _delivery(
     from gpufleet.sending.refused import Refused
     from gpufleet.spool import Spool
 
-    folder = Path(config.state, "agent")
+    folder = Path(config.state, AGENT_FOLDER)
 
     def open_spool() -> Spool:
         return Spool.open(

@@ -33,4 +33,9 @@ async def snapshot_once(config: AgentConfig) -> Snapshot:
 
 def intervals(config: AgentConfig) -> dict[Lane, float]:
     """Return the seconds between passes of each lane."""
-    return {Lane.FAST: config.lanes.fast, Lane.SLOW: config.lanes.slow, Lane.STATIC: config.lanes.static}
+    return {
+        Lane.FAST: config.lanes.fast,
+        Lane.SLOW: config.lanes.slow,
+        Lane.STATIC: config.lanes.static,
+        Lane.EVENT: config.lanes.event,
+    }

@@ -3,11 +3,13 @@
 import importlib.util
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 from gpufleet.channels.local import LocalExec, LocalFiles
 from gpufleet.config.agent import Readers
 from gpufleet.ports import Clock, Reader
 from gpufleet.readers.host import HostReader
+from gpufleet.readers.kmsg import KmsgReader
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
 from gpufleet.readers.nvml.reader import NvmlReader
 
@@ -27,11 +29,23 @@ def _nvidia_smi(config: Readers, clock: Clock) -> Reader:
     return NvidiaSmiReader(LocalExec(), clock, command=config.nvidia_smi.command)
 
 
-READERS: dict[str, Callable[[Readers, Clock], Reader]] = {"host": _host, "nvml": _nvml, "nvidia_smi": _nvidia_smi}
+def _kmsg(config: Readers, clock: Clock) -> Reader:
+    return KmsgReader(clock, path=Path(config.kmsg.path))
+
+
+READERS: dict[str, Callable[[Readers, Clock], Reader]] = {
+    "host": _host,
+    "nvml": _nvml,
+    "nvidia_smi": _nvidia_smi,
+    "kmsg": _kmsg,
+}
 """Name, as in the configuration, to how it is made for this machine."""
 
 READ_TWICE = frozenset({"host"})
 """Readers with shares of time, which one look at the machine cannot tell."""
+
+HOLDERS = frozenset({"nvml", "nvidia_smi"})
+"""Readers that hold devices, and let go of them when an operator asks."""
 
 
 def make_readers(config: Readers, clock: Clock) -> list[tuple[Reader, float]]:
@@ -52,6 +66,7 @@ def chosen(config: Readers, *, binding: bool) -> tuple[str, ...]:
         "host": config.host.enabled,
         "nvml": config.nvml.enabled and not instead,
         "nvidia_smi": config.nvidia_smi.use == "always" or instead,
+        "kmsg": config.kmsg.enabled,
     }
     return tuple(name for name in READERS if wanted[name])
 

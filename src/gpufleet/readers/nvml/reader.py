@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.errors import ReaderError
 from gpufleet.model.event import Event
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import View
@@ -94,8 +95,15 @@ class NvmlReader:
         return self._round(answers, lane)
 
     async def close(self) -> None:
-        """End the child process; the next `read` starts another."""
-        await self._watch.close()
+        """End the child process; the next `read` starts another.
+
+        Raises:
+            ReaderError: if the process cannot be ended: it still holds the devices.
+        """
+        try:
+            await self._watch.close()
+        except Failed as failed:
+            raise ReaderError(Reason.TIMEOUT, str(failed)) from None
 
     def _round(self, answers: Answers, lane: Lane) -> Round:
         session = machine.driver_session(self._root, answers.session.driver)

@@ -136,7 +136,11 @@ class Watch:
             await self._retire(self._child)
 
     async def close(self) -> None:
-        """End the child: by its input, then SIGTERM, then SIGKILL; one that outlives them is left behind."""
+        """End the child: by its input, then SIGTERM, then SIGKILL.
+
+        Raises:
+            Failed: if it outlives them. It is kept in mind, and no other is started beside it.
+        """
         child = self._child
         if child is None:
             return
@@ -147,7 +151,8 @@ class Watch:
             child.signal(number)
         else:
             if not await child.wait_end(self._limits.grace):
-                log.warning("the NVML process %d does not end: it is left behind", child.pid)
+                self._pressed_at, self._killed = time.monotonic(), True
+                raise Failed(f"the NVML process {child.pid} cannot be ended, it still holds the devices", hung=True)
         self._drop()
 
     async def _ready_child(self) -> Child:

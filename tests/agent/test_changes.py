@@ -1,0 +1,123 @@
+"""Events that readings show."""
+
+import pytest
+
+from gpufleet.agent.changes import Changes
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event
+from gpufleet.model.reading import Sample, Value
+from tests.support.passes import function, gpu
+
+SECOND = 10**9
+
+
+def sample(values: dict[str, Value | Absent], at: int = 0, session: int = 1) -> Sample:
+    return Sample(view=gpu(0), reader="nvml", lane=Lane.FAST, measured_at=at, values=values, driver_session=session)
+
+
+def machine(values: dict[str, Value | Absent], session: int = 1) -> Sample:
+    return Sample(view=None, reader="nvml", lane=Lane.FAST, measured_at=5, values=values, driver_session=session)
+
+
+def words(events: list[Event]) -> list[tuple[str, int, dict[str, str]]]:
+    return [(event.kind, event.code, event.attributes) for event in events]
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "after", "expected"),
+    [
+        ("gpu_row_remap_pending", 0, 1, ("row_remap_pending", 0, {})),
+        ("gpu_row_remap_failed", 0, 1, ("row_remap_failed", 0, {})),
+        ("gpu_ecc_uncorrected_errors_total", 2, 5, ("ecc_uncorrected", 3, {})),
+        ("gpu_mig_mode", "disabled", "enabled", ("mig_changed", 0, {"from": "disabled", "to": "enabled"})),
+        (
+            "gpu_recovery_action", "none", "gpu_reset",
+            ("recovery_action_changed", 0, {"from": "none", "to": "gpu_reset"}),
+        ),
+        (
+            "gpu_energy_joules_total", 500.0, 3.0,
+            ("gpu_reset", 0, {"evidence": "the energy counter began again"}),
+        ),
+    ],
+)  # fmt: skip
+def test_a_change_is_told_once_and_a_first_look_tells_nothing(
+    metric: str, before: Value, after: Value, expected: tuple[str, int, dict[str, str]]
+) -> None:
+    changes = Changes()
+    assert changes.of_device(sample({metric: before})) == []
+    assert changes.of_device(sample({metric: Absent(Reason.TIMEOUT)})) == []
+    assert words(changes.of_device(sample({metric: after}))) == [expected]
+    assert changes.of_device(sample({metric: after})) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "after"),
+    [
+        ("gpu_row_remap_pending", 1, 0),
+        ("gpu_ecc_uncorrected_errors_total", 5, 0),
+        ("gpu_energy_joules_total", 3.0, 500.0),
+    ],
+)
+def test_changes_that_are_no_event(metric: str, before: Value, after: Value) -> None:
+    changes = Changes()
+    changes.of_device(sample({metric: before}))
+    assert changes.of_device(sample({metric: after})) == []
+
+
+def test_counters_that_begin_again_with_the_driver_are_no_reset() -> None:
+    changes = Changes()
+    changes.of_device(sample({"gpu_energy_joules_total": 500.0}, session=1))
+    assert changes.of_device(sample({"gpu_energy_joules_total": 3.0}, session=2)) == []
+
+
+def test_a_throttle_has_a_cause_a_beginning_and_a_length() -> None:
+    changes = Changes()
+    mask = "gpu_clock_event_reasons_mask"
+    assert changes.of_device(sample({mask: 0x4}, at=0)) == []  # the power cap is no throttle
+    begun = changes.of_device(sample({mask: 0x48}, at=10 * SECOND))  # hw_thermal, and with it hw_slowdown
+    assert words(begun) == [("throttle_started", 0, {"cause": "hw_thermal"})]
+    assert changes.of_device(sample({mask: 0x48}, at=20 * SECOND)) == []
+    ended = changes.of_device(sample({mask: 0x80}, at=30 * SECOND))
+    assert words(ended) == [
+        ("throttle_ended", 0, {"cause": "hw_thermal", "seconds": "20.0"}),
+        ("throttle_started", 0, {"cause": "power_brake"}),
+    ]
+    assert words(changes.of_device(sample({mask: 0x8}, at=40 * SECOND)))[1][2] == {"cause": "hw_slowdown"}
+
+
+def test_a_throttle_that_was_there_at_the_first_look_has_no_made_up_length() -> None:
+    changes = Changes()
+    mask = "gpu_clock_event_reasons_mask"
+    begun = changes.of_device(sample({mask: 0x20}))
+    assert words(begun) == [("throttle_started", 0, {"cause": "sw_thermal", "began": "before it was watched"})]
+    assert words(changes.of_device(sample({mask: 0}))) == [("throttle_ended", 0, {"cause": "sw_thermal"})]
+
+
+def test_the_driver_is_loaded_anew_upgraded_and_fails() -> None:
+    changes = Changes(driver="570.1", session=1)
+    assert changes.of_machine(machine({"nvidia_driver_version": "570.1", "nvidia_driver_state": "ok"})) == []
+    gone = changes.of_machine(machine({"nvidia_driver_state": "no_driver"}, session=0))
+    assert words(gone) == [("driver_failed", 0, {"state": "no_driver", "before": "ok"})]
+    back = changes.of_machine(machine({"nvidia_driver_state": "ok", "nvidia_driver_version": "580.2"}, session=2))
+    assert words(back) == [
+        ("driver_upgraded", 0, {"from": "570.1", "to": "580.2"}),
+        ("driver_reloaded", 0, {"version": "580.2"}),
+        ("driver_works", 0, {"before": "no_driver"}),
+    ]
+    mismatch = changes.of_machine(machine({"nvidia_driver_state": "mismatch"}, session=0))
+    assert [event.kind for event in mismatch] == ["driver_mismatch"]
+
+
+def test_the_bus_gains_loses_and_rebinds_gpus() -> None:
+    changes = Changes()
+    assert changes.of_bus((function(0, "nvidia"), function(1, "nvidia")), 1) == []
+    handed = changes.of_bus((function(0, "vfio-pci"), function(2, None)), 2)
+    assert [(event.view.pci_address if event.view else "", event.kind, event.attributes) for event in handed] == [
+        ("0000:10:00.0", "driver_bound", {"driver": "vfio-pci", "before": "nvidia"}),
+        ("0000:11:00.0", "gpu_removed", {"driver": "nvidia"}),
+        ("0000:12:00.0", "gpu_added", {}),
+    ]
+    assert words(changes.of_bus((function(0, None), function(2, None)), 3)) == [
+        ("driver_unbound", 0, {"before": "vfio-pci"})
+    ]

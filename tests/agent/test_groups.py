@@ -1,0 +1,90 @@
+"""One event out of what several sources say."""
+
+import msgspec
+import pytest
+
+from gpufleet.agent.groups import HOLD_SECONDS, SAME_SECONDS, Groups
+from gpufleet.model.event import Event
+from tests.support.passes import gpu
+
+AT = 1_700_000_000 * 10**9
+
+
+def xid(source: str, *, code: int = 79, device: int = 0, seconds: float = 0, **attributes: str) -> Event:
+    at = AT + int(seconds * 1e9)
+    return Event(view=gpu(device), kind="xid", code=code, at=at, attributes={"sources": source, **attributes})
+
+
+def test_two_sources_of_one_xid_are_one_event_that_names_both() -> None:
+    groups = Groups()
+    groups.take(xid("nvml", seconds=1, gpu_instance="3"), 0.0)
+    groups.take(xid("kmsg", message="fell", pid="7"), 0.5)
+    assert groups.settle(HOLD_SECONDS - 0.1) == []
+    (event,) = groups.settle(HOLD_SECONDS)
+    assert event.at == AT  # the kernel's stamp
+    assert event.attributes == {"sources": "kmsg,nvml", "message": "fell", "pid": "7", "gpu_instance": "3"}
+    assert groups.settle(1000.0) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [xid("kmsg", code=31), xid("kmsg", device=1), xid("kmsg", seconds=SAME_SECONDS + 1), xid("kmsg", seconds=-6)],
+)
+def test_another_code_device_or_time_is_another_event(other: Event) -> None:
+    groups = Groups()
+    groups.take(xid("nvml"), 0.0)
+    groups.take(other, 0.1)
+    assert len(groups.settle(10.0)) == 2
+
+
+def test_how_often_it_was_told_is_what_the_source_says_that_saw_most() -> None:
+    groups = Groups()
+    for _ in range(3):
+        groups.take(xid("kmsg"), 0.0)
+    groups.take(xid("nvml"), 0.0)
+    (event,) = groups.settle(10.0)
+    assert event.attributes["count"] == "3"
+
+
+def test_a_source_that_is_late_adds_nothing_and_one_that_saw_more_adds_the_rest() -> None:
+    groups = Groups()
+    groups.take(xid("kmsg"), 0.0)
+    assert len(groups.settle(3.0)) == 1
+    groups.take(xid("nvml", seconds=1), 60.0)
+    assert groups.settle(70.0) == []
+    groups.take(xid("nvml", seconds=2), 71.0)
+    assert [event.attributes["sources"] for event in groups.settle(80.0)] == ["nvml"]
+
+
+def test_events_that_one_source_tells_leave_at_once_and_in_order() -> None:
+    groups = Groups()
+    assert groups.due_in(0.0) is None
+    groups.take(xid("kmsg"), 5.0)
+    assert groups.due_in(5.5) == pytest.approx(HOLD_SECONDS - 0.5)
+    bound = Event(view=gpu(1), kind="driver_bound", at=AT + 9)
+    later = msgspec.structs.replace(bound, at=AT + 10)
+    groups.take(later, 5.0)
+    groups.take(bound, 5.0)
+    assert groups.due_in(5.5) == 0.0
+    assert groups.settle(5.5) == [bound, later]
+    assert len(groups.settle(5.5, everything=True)) == 1
+
+
+def test_a_mismatch_that_every_client_of_the_driver_brings_up_is_told_once_an_hour() -> None:
+    groups = Groups()
+    told = 0
+    for minute in range(130):
+        at = AT + minute * 60 * 10**9
+        groups.take(Event(view=None, kind="driver_mismatch", at=at, attributes={"sources": "kmsg"}), minute * 60.0)
+        told += len(groups.settle(minute * 60.0 + 5))
+    assert told == 3
+
+
+def test_what_is_held_says_from_which_record_on_the_log_must_be_read_again() -> None:
+    groups = Groups()
+    assert groups.held_log_seq() is None
+    groups.take(xid("kmsg", log_seq="7"), 0.0)
+    groups.take(xid("kmsg", log_seq="8", code=31), 0.0)
+    assert groups.held_log_seq() == 7
+    groups.settle(10.0)
+    assert groups.held_log_seq() is None

@@ -1,0 +1,177 @@
+"""Events and counts of a machine, over passes and restarts."""
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.agent.keeping import Keeper, Remembered
+from gpufleet.agent.outcome import Outcome
+from gpufleet.agent.timeline import READER, Timeline, status_before
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event
+from gpufleet.model.round import Round
+from gpufleet.model.view import Side, View, ViewKind
+from tests.support.passes import World, gpu
+
+LOST = "host_kernel_log_lost_messages_total"
+
+
+class Machine(World):
+    """A world with a timeline in it."""
+
+    def __init__(self, remembered: Remembered | None = None, boot: str = "boot-1") -> None:
+        super().__init__({"nvml": (Lane.FAST,), "kmsg": (Lane.SLOW, Lane.EVENT)})
+        self.state.statuses[READER, Lane.EVENT] = status_before()
+        self.timeline = Timeline(self.clock, boot=boot, remembered=remembered)
+        self.passed("nvml", Lane.FAST, self.sample("nvml", Lane.FAST, gpu(0), {"gpu_power_watts": 1.0}))
+        self.passed("kmsg", Lane.SLOW, self.sample("kmsg", Lane.SLOW, None, {LOST: 0}))
+
+    def told(self, *events: Event) -> Outcome:
+        outcome = self.outcome("kmsg", Lane.EVENT, Round(events=events))
+        return self.timeline.take(outcome, self.state)
+
+    def settle(self, everything: bool = True) -> tuple[Event, ...]:
+        outcome = self.timeline.settle(self.state, everything=everything)
+        if outcome is None or outcome.round is None:
+            return ()
+        self.state.apply(outcome)
+        return outcome.round.events
+
+    def value(self, metric: str) -> object:
+        return self.state.views()[gpu(0).key][READER, Lane.EVENT].sample.values[metric]
+
+
+def logged(seq: int, code: int = 79, at: int = 1_700_000_000 * 10**9) -> Event:
+    view = View(kind=ViewKind.GPU, side=Side.HOST, pci_address=gpu(0).pci_address)
+    return Event(view=view, kind="xid", code=code, at=at, attributes={"sources": "kmsg", "log_seq": str(seq)})
+
+
+def test_an_xid_is_explained_and_named_by_the_device_that_is_at_its_address() -> None:
+    machine = Machine()
+    passed_on = machine.told(logged(5))
+    assert passed_on.round is not None
+    assert passed_on.round.events == ()  # it travels once, when it is settled
+    (event,) = machine.settle()
+    assert event.view == gpu(0)
+    assert event.attributes == {
+        "name": "GPU has fallen off the bus",
+        "class": "hardware",
+        "action": "reboot_node",
+        "sources": "kmsg",
+        "log_seq": "5",
+    }
+    assert list(machine.state.events) == [event]
+
+
+def test_xids_are_counted_by_number_and_zero_means_that_none_was_seen() -> None:
+    machine = Machine()
+    machine.settle()
+    assert machine.value("gpu_xid_events_total") == 0
+    assert machine.value("gpu_last_xid") == Absent(Reason.NO_DATA, "none was seen since the watch began")
+    machine.told(logged(1, 31), logged(2, 31), logged(3, 79, at=1_700_000_009 * 10**9))
+    machine.settle()
+    assert machine.value("gpu_xid_events_total") == 3
+    assert (machine.value("gpu_last_xid"), machine.value("gpu_last_xid_timestamp_seconds")) == (79, 1_700_000_009.0)
+    assert machine.value("gpu_xid_watched_since_timestamp_seconds") == 1_700_000_000.0
+    dims = machine.state.views()[gpu(0).key][READER, Lane.EVENT].sample.dims
+    assert [(dim.labels, dim.value) for dim in dims] == [(("31",), 2), (("79",), 1)]
+
+
+def test_where_nobody_watches_there_is_no_count() -> None:
+    machine = Machine()
+    why = Absent(Reason.NOT_SUPPORTED, "/dev/kmsg: No such file")
+    machine.passed("kmsg", Lane.SLOW, machine.sample("kmsg", Lane.SLOW, None, {LOST: why}))
+    machine.settle()
+    count = machine.value("gpu_xid_events_total")
+    assert isinstance(count, Absent)
+    assert count.reason is Reason.NOT_COLLECTED
+    watched = {"gpu_driver_events_watched": 1}
+    machine.passed("nvml", Lane.FAST, machine.sample("nvml", Lane.FAST, gpu(0), watched))
+    machine.settle()
+    assert machine.value("gpu_xid_events_total") == 0
+
+
+def test_an_event_is_held_until_a_second_source_can_have_spoken() -> None:
+    machine = Machine()
+    machine.settle()
+    machine.told(logged(1))
+    assert machine.settle(everything=False) == ()
+    assert 0 < machine.timeline.due_in() <= 2
+    machine.clock.advance(2)
+    assert len(machine.settle(everything=False)) == 1
+    assert 0 < machine.timeline.due_in() <= 60
+
+
+def test_counts_are_told_every_minute_though_nothing_happens() -> None:
+    machine = Machine()
+    assert machine.timeline.due_in() == 0
+    assert machine.timeline.settle(machine.state) is not None
+    assert machine.timeline.settle(machine.state) is None
+    machine.clock.advance(60)
+    assert machine.timeline.settle(machine.state) is not None
+
+
+def test_a_restart_tells_nothing_twice_and_goes_on_counting(tmp_path: Path) -> None:
+    keeper = Keeper(tmp_path / "agent" / "events.json")
+    assert keeper.load() is None
+    first = Machine()
+    first.told(logged(1), logged(2, 31))
+    first.settle()
+    keeper.save(first.timeline.remembered(first.state))
+    second = Machine(keeper.load())
+    second.told(logged(1), logged(2, 31), logged(3, 48))
+    assert [event.code for event in second.settle()] == [48]
+    assert second.value("gpu_xid_events_total") == 3
+
+
+def test_what_was_held_when_the_agent_was_killed_is_told_by_the_next() -> None:
+    first = Machine()
+    first.told(logged(1))
+    first.settle()
+    first.told(logged(2, 31))
+    second = Machine(first.timeline.remembered(first.state))
+    second.told(logged(1), logged(2, 31))
+    assert [event.code for event in second.settle()] == [31]
+
+
+def test_another_boot_has_another_log_and_other_counts() -> None:
+    first = Machine()
+    first.told(logged(7))
+    first.settle()
+    second = Machine(first.timeline.remembered(first.state), boot="boot-2")
+    second.told(logged(1, 31))
+    assert [event.code for event in second.settle()] == [31]
+    assert second.value("gpu_xid_events_total") == 1
+
+
+def test_counts_under_an_address_move_to_the_device_that_turns_out_to_be_there() -> None:
+    machine = Machine()
+    early = World({"nvml": (Lane.FAST,)})
+    machine.timeline.take(machine.outcome("kmsg", Lane.EVENT, Round(events=(logged(1),))), early.state)
+    machine.settle()
+    machine.settle()
+    assert machine.value("gpu_xid_events_total") == 1
+
+
+def test_a_device_that_is_gone_has_no_counts_of_its_own() -> None:
+    machine = Machine()
+    machine.settle()
+    machine.passed("nvml", Lane.FAST)
+    machine.settle()
+    assert machine.state.views() == {}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"boot": 7}', b"\xff" * 10, b'{"boot":"b","xids":{}}'])
+def test_a_file_that_says_nothing_is_passed_over(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "events.json").write_bytes(content)
+    assert Keeper(tmp_path / "events.json").load() is None
+
+
+def test_a_disk_that_refuses_costs_only_the_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "agent").write_text("a file where a folder should be")
+    keeper = Keeper(tmp_path / "agent" / "events.json")
+    machine = Machine()
+    for _ in range(2):
+        keeper.save(machine.timeline.remembered(machine.state))
+    assert len(caplog.records) == 1
