@@ -35,6 +35,8 @@ class Holding:
     def look(self) -> list[Event]:
         """See what is asked now; return the events that this is."""
         before, self.release = self.release, self._folder.current() if self._folder is not None else None
+        if before is not None and self.release is not None and before != self.release:
+            self._answer()  # another release in its place: what was let go already is its answer too
         if (before is None) == (self.release is None):
             return []
         at = self._clock.now_ns()
@@ -61,8 +63,7 @@ class Holding:
             return outcome
         if reader not in self._let_go:
             self._let_go.add(reader)
-            if self._let_go >= self._readers and self._folder is not None and self.release is not None:
-                self._folder.answer(self.release)
+            self._answer()
         if lane is Lane.STATIC:
             return outcome  # what a device is does not change because nobody looks
         samples = tuple(_emptied(sample, outcome.failure, outcome.ended_at) for sample in _samples(state, reader, lane))
@@ -74,6 +75,10 @@ class Holding:
             ended=outcome.ended,
             withheld=True,
         )
+
+    def _answer(self) -> None:
+        if self._folder is not None and self.release is not None and self._let_go >= self._readers:
+            self._folder.answer(self.release)
 
 
 def _samples(state: State, reader: str, lane: Lane) -> list[Sample]:

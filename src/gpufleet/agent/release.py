@@ -89,9 +89,9 @@ class ReleaseFolder:
 
 
 def put(path: Path, content: Release | Released) -> None:
-    """Write a file as a whole; raises OSError."""
+    """Write a file as a whole, for the agent's user and root to read; raises OSError."""
     fresh = path.with_suffix(f".{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     with os.fdopen(descriptor, "wb") as file:
         file.write(msgspec.json.encode(content))
     fresh.replace(path)

@@ -1,4 +1,4 @@
-"""`gpufleet agent`: the daemon of a node."""
+"""`gpufleet agent`: the daemon of a node, and commands to one that runs."""
 
 import asyncio
 import logging
@@ -10,13 +10,21 @@ import typer
 from gpufleet.cli.daemon import run_until_stopped
 from gpufleet.cli.logs import set_up_logs
 from gpufleet.cli.options import ConfigFile
+from gpufleet.cli.release import release, resume
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig
 from gpufleet.config.load import load
 
 log = logging.getLogger(__name__)
 
 
+agent_app = typer.Typer(invoke_without_command=True)
+agent_app.command()(release)
+agent_app.command()(resume)
+
+
+@agent_app.callback()
 def agent(
+    context: typer.Context,
     config: ConfigFile = None,
     hub: Annotated[
         str | None, typer.Option("--hub", "--hub-url", metavar="URL", help="Push to this hub, such as http://hub:8470.")
@@ -34,6 +42,8 @@ def agent(
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
 ) -> None:
     """Read this node on its schedule, serve what is known, push it to a hub. Runs until stopped."""
+    if context.invoked_subcommand is not None:
+        return
     settings = load(
         AgentConfig,
         file=config,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from gpufleet import __version__
-from gpufleet.cli.agent import agent
+from gpufleet.cli.agent import agent_app
 from gpufleet.cli.allocation import allocation_app
 from gpufleet.cli.audit import audit
 from gpufleet.cli.cluster import cluster_app
@@ -35,10 +35,11 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 # typer does not export the base of its usage errors: click's own, or that of the copy it carries.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
-COMMANDS = (up, snapshot, why, agent, hub, audit, version)
+COMMANDS = (up, snapshot, why, hub, audit, version)
 """Every command, in the order of the help. Their modules import what is heavy only when they run."""
 
 GROUPS = {
+    "agent": agent_app,
     "doctor": doctor_app,
     "allocation": allocation_app,
     "cluster": cluster_app,

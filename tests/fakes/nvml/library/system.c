@@ -1,16 +1,24 @@
 /* NVML as a whole: start, versions, and which GPUs there are. */
 #include "fake.h"
+#include <fcntl.h>
+#include <unistd.h>
 
+/* A driver's library holds the device files open while it is in use; FAKE_NVML_DEVICE names a stand-in. */
+static int device = -1;
 API int nvmlInitWithFlags(unsigned flags) {
   (void)flags;
   int rc = gate("nvmlInitWithFlags", -1, 0);
   if (!rc) atomic_fetch_add(&users, 1);
+  const char *path = getenv("FAKE_NVML_DEVICE");
+  if (!rc && path && device < 0) device = open(path, O_RDONLY | O_CLOEXEC);
   return rc;
 }
 API int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 API int nvmlShutdown(void) {
   ENTER_SYSTEM();
   atomic_fetch_sub(&users, 1);
+  if (device >= 0) close(device);
+  device = -1;
   return OK;
 }
 API const char *nvmlErrorString(int code) {
