@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -258,3 +259,45 @@ def test_exactly_the_valid_cells_stay(metric: Metric, column: list[Cell], view: 
     again = normalise(result.batch, NOW)
     assert again.batch == result.batch
     assert not again.invalid_values
+
+
+def test_of_two_rows_in_one_place_the_first_is_kept_and_the_other_counted() -> None:
+    batch = batch_of({"gpu_power_watts": [1.0, 2.0, 3.0]}, at=[NOW, NOW, NOW + 1])
+    result = normalise(batch, NOW)
+    (block,) = result.batch.samples
+    assert (block.columns, block.measured_at, block.machine) == ([[1.0, 3.0]], [NOW, NOW + 1], [0, 0])
+    assert result.repeated_rows == 1
+
+
+def test_a_place_is_told_by_what_it_names_and_not_by_its_position() -> None:
+    batch = batch_of({"gpu_power_watts": [1.0]}, at=[NOW])
+    twin = batch_of({"gpu_temperature_celsius": [50.0]}, at=[NOW]).samples[0]
+    batch.machines.append(Machine(name="n"))
+    batch.machines.append(Machine(name="another"))
+    batch = msgspec.structs.replace(batch, views=[*batch.views, batch.views[0]])
+    for machine, view, reader in ((1, 0, "nvml"), (0, 3, "nvml"), (2, 0, "nvml"), (0, 1, "nvml"), (0, 0, "host")):
+        block = msgspec.structs.replace(twin, machine=[machine], view=[view], reader=reader)
+        batch.samples.append(block)
+    result = normalise(batch, NOW)
+    assert [len(block.machine) for block in result.batch.samples] == [1, 0, 0, 1, 1, 1]
+    assert result.repeated_rows == 2
+
+
+def test_of_two_values_with_the_same_labels_the_first_is_kept() -> None:
+    dims = DimBlock(
+        metric="gpu_fan_speed_ratio",
+        reader="nvml",
+        lane="fast",
+        provenance="host_local_probe",
+        machine=[0, 0, 0],
+        view=[0, 0, 0],
+        measured_at=[NOW, NOW, NOW],
+        driver_session=[0, 0, 0],
+        labels=[["0", "0", "1"]],
+        values=[0.1, 0.2, 0.3],
+        absence=[-1, -1, -1],
+    )
+    result = normalise(batch_of({}, dims=[dims]), NOW)
+    (block,) = result.batch.dims
+    assert (block.labels, block.values) == ([["0", "1"]], [0.1, 0.3])
+    assert result.repeated_rows == 1

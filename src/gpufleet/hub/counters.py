@@ -17,6 +17,7 @@ class Counters:
         quarantined: batches put aside, by step.
         unknown_metrics, invalid_values: what normalising found, by metric name; see `bounded`.
         future_rows: rows dropped because they say that they were measured in the future.
+        repeated_rows: rows dropped because their batch had another of the same subject and instant.
         last_flush_at: nanoseconds since 1970 of the last flush that succeeded, 0 before.
         last_flush_seconds: how long it took.
     """
@@ -36,6 +37,7 @@ class Counters:
         self.unknown_metrics: Counter[str] = Counter()
         self.invalid_values: Counter[str] = Counter()
         self.future_rows = 0
+        self.repeated_rows = 0
         self.last_flush_at = 0
         self.last_flush_seconds = 0.0
 

@@ -14,6 +14,7 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
+from gpufleet.model.machine import Machine
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire import Cell, DimBlock, SampleBlock, WireAbsence, WireBatch
 
@@ -40,12 +41,16 @@ class Normalised(msgspec.Struct, kw_only=True):
         unknown_metrics: name to cells dropped, of metrics that this build's catalogue does not have.
         invalid_values: name to cells that were made absent, or dropped where their labels do not fit.
         future_rows: rows dropped because they say that they were measured in the future.
+        repeated_rows: rows dropped because an earlier row of the batch is of the same subject, reader, lane and
+            instant (and metric and labels): the store has room for one, and nothing tells which is true. They cost
+            themselves alone, where refusing the batch would cost what nobody doubts.
     """
 
     batch: WireBatch
     unknown_metrics: Counter[str]
     invalid_values: Counter[str]
     future_rows: int
+    repeated_rows: int
 
 
 def normalise(batch: WireBatch, received_at: int) -> Normalised:
@@ -64,6 +69,7 @@ def normalise(batch: WireBatch, received_at: int) -> Normalised:
         unknown_metrics=work.unknown_metrics,
         invalid_values=work.invalid_values,
         future_rows=work.future_rows,
+        repeated_rows=work.repeated_rows,
     )
 
 
@@ -99,12 +105,18 @@ class _Work:
         self.unknown_metrics: Counter[str] = Counter()
         self.invalid_values: Counter[str] = Counter()
         self.future_rows = 0
+        self.repeated_rows = 0
         self._latest = latest
+        # Two entries may name one machine, or one view.
+        numbers: dict[Machine, int] = {}
+        self._machines = [numbers.setdefault(machine, number) for number, machine in enumerate(batch.machines)]
+        self._views = [*(view.key for view in batch.views), None]
+        self._taken: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
         self._subjects = [Subject(view.kind.value) for view in batch.views]
 
     def clean_samples(self, block: SampleBlock) -> SampleBlock:
         """Return the block with known metrics and valid cells only."""
-        block = self._drop_future(block)
+        block = self._drop_repeated(self._drop_future(block), (block.reader, block.lane))
         kinds = self._kinds(block.view)
         added: dict[int, list[WireAbsence]] = {}
         metrics: list[str] = []
@@ -131,7 +143,9 @@ class _Work:
         if not metric.dims or len(block.labels) != len(metric.dims):
             self.invalid_values[block.metric] += len(block.values)
             return None
+        shared = (block.reader, block.lane, block.metric)
         block = self._drop_future(block)
+        block = self._drop_repeated(block, shared, block.labels)
         added: dict[int, list[WireAbsence]] = {}
         values = self._clean_column(metric, block.values, block, self._kinds(block.view), added)
         return msgspec.structs.replace(block, values=values, absence=self._extend_rows(block.absence, added))
@@ -142,13 +156,23 @@ class _Work:
             return block
         keep = [at <= self._latest for at in block.measured_at]
         self.future_rows += keep.count(False)
-        rows = ("machine", "view", "measured_at", "driver_session", "absence")
-        fewer = {name: list(compress(getattr(block, name), keep)) for name in rows}
-        if isinstance(block, SampleBlock):
-            columns = [list(compress(column, keep)) for column in block.columns]
-            return msgspec.structs.replace(block, columns=columns, **fewer)
-        labels = [list(compress(column, keep)) for column in block.labels]
-        return msgspec.structs.replace(block, labels=labels, values=list(compress(block.values, keep)), **fewer)
+        return _kept(block, keep)
+
+    def _drop_repeated(self, block: _Block, shared: tuple[str, ...], labels: Sequence[list[str]] = ()) -> _Block:
+        """Return the block without rows whose place an earlier row of the batch has."""
+        machines = map(self._machines.__getitem__, block.machine)
+        views = map(self._views.__getitem__, block.view)
+        places = list(zip(machines, views, block.measured_at, *labels, strict=True))
+        taken = self._taken.setdefault(shared, set())
+        if len(set(places)) == len(places) and taken.isdisjoint(places):
+            taken.update(places)
+            return block
+        keep: list[bool] = []
+        for place in places:
+            keep.append(place not in taken)
+            taken.add(place)
+        self.repeated_rows += keep.count(False)
+        return _kept(block, keep)
 
     def _kinds(self, views: Sequence[int]) -> set[Subject]:
         return {self._subjects[view] if view >= 0 else Subject.MACHINE for view in set(views)}
@@ -206,6 +230,17 @@ class _Work:
         for row, entries in added.items():
             extended[row] = self.absences.extend(absence[row], entries)
         return extended
+
+
+def _kept(block: _Block, keep: Sequence[bool]) -> _Block:
+    """Return the rows that are to be kept."""
+    rows = ("machine", "view", "measured_at", "driver_session", "absence")
+    fewer = {name: list(compress(getattr(block, name), keep)) for name in rows}
+    if isinstance(block, SampleBlock):
+        columns = [list(compress(column, keep)) for column in block.columns]
+        return msgspec.structs.replace(block, columns=columns, **fewer)
+    labels = [list(compress(column, keep)) for column in block.labels]
+    return msgspec.structs.replace(block, labels=labels, values=list(compress(block.values, keep)), **fewer)
 
 
 def _all_fine(metric: Metric, column: list[Cell], types: set[type]) -> bool:

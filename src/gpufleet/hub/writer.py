@@ -165,6 +165,7 @@ class Writer:
             for name, count in normalised.invalid_values.items():
                 bounded(self._counters.invalid_values, name, count)
             self._counters.future_rows += normalised.future_rows
+            self._counters.repeated_rows += normalised.repeated_rows
         clean = normalised.batch
         rows = sum(len(block.machine) for block in clean.samples) + sum(len(block.machine) for block in clean.dims)
         accepted = Accepted(received_at=record.received_at, reported_at=0, machine_ids=ids, batch=clean)

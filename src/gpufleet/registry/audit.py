@@ -35,11 +35,16 @@ def add(connection: sa.Connection, entry: AuditEntry) -> None:
             at=to_ns(entry.at),
             actor=entry.actor,
             method=entry.method,
-            path=entry.path,
+            path=_storable(entry.path),
             status=entry.status,
-            detail=entry.detail,
+            detail=_storable(entry.detail),
         )
     )
+
+
+def _storable(text: str) -> str:
+    """Return a text from outside without NUL, which PostgreSQL's texts cannot have."""
+    return text.replace("\0", "\N{SYMBOL FOR NULL}")
 
 
 def _read(row: "sa.Row[tuple[object, ...]]") -> AuditRecord:

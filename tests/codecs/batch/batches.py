@@ -83,7 +83,7 @@ EXAMPLE = Batch(
     ),
 )
 
-names = st.text(min_size=1, max_size=20)
+names = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
 instants = st.integers(1, 2**63 - 1)
 views = st.builds(
     View,

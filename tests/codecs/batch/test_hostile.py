@@ -117,6 +117,8 @@ def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
         (put(float("nan"), 7, "interval_seconds"), "heartbeat.interval_seconds: not a number of seconds"),
         (put(-1, 7, "dropped_total"), "heartbeat.dropped_total: -1 is not from 0 to"),
         (put({"name": ""}, 8, 0), "machines[0].name: empty"),
+        (put({"name": "a\0b"}, 8, 0), "machines[0].name: a NUL character in a name"),
+        (put("a\0b", 3), "sender: a NUL character in a name"),
         (put({"name": "x", "kind": "toaster"}, 8, 0), "machines[0].kind: invalid enum value 'toaster'"),
         (put({"kind": "gpu", "side": "host"}, 9, 0), "views[0]: has neither uuid nor pci_address nor instance"),
         (put("because", 10, 0, 0, 1), "absences[0][0].reason: invalid enum value 'because'"),

@@ -151,6 +151,8 @@ def _check_names(field: str, names: Iterable[str]) -> None:
 def _check_required(field: str, text: str) -> None:
     if not text:
         raise WireError(field, "empty")
+    if "\0" in text:
+        raise WireError(field, "a NUL character in a name")  # PostgreSQL has none in its texts
     if len(text) > MAX_NAME:
         raise WireError(field, f"{len(text)} characters, more than {MAX_NAME}")
 
