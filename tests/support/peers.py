@@ -20,9 +20,14 @@ PROGRAMS = {
     "systemd-analyze": ("systemd", "usr/bin/systemd-analyze"),
     "systemd-sysusers": ("systemd", "bin/systemd-sysusers"),
     "systemd-tmpfiles": ("systemd", "bin/systemd-tmpfiles"),
+    "netdata": ("netdata-core", "usr/sbin/netdata"),
 }
 COMPANIONS = {
     # package: what its programs need that a small system lacks, unpacked into the same folder
+    "netdata-core": (
+        *("netdata-plugins-python", "python3-six", "python3-urllib3", "python3-yaml", "libcap2", "libjson-c5"),
+        *("liblz4-1", "libmnl0", "libnetfilter-acct1", "libssl3", "libuuid1", "libuv1"),
+    ),
     "systemd": ("libsystemd-shared", "libapparmor1", "libkmod2", "libseccomp2", "libssl3"),
 }
 

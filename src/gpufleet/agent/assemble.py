@@ -7,6 +7,7 @@ from gpufleet import __version__
 from gpufleet.agent.pci import NVIDIA, PCI_ONLY_METRICS, PCI_READER, pci_only
 from gpufleet.agent.state import Kept, State
 from gpufleet.agent.timeline import READER as EVENTS
+from gpufleet.agent.unnamed import is_unnamed, without_doubles
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Lane
@@ -40,6 +41,11 @@ def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str
         _pci_device(view, absent, state.inventory.at if state.inventory else now_ns)
         for view, absent in pci_only(state, shown, now)
     ]
+    unnamed = frozenset(
+        key for key, kept in state.views().items() if is_unnamed(_view(kept), [one.sample for one in kept.values()])
+    )
+    functions = {function.address: function for function in state.inventory.functions} if state.inventory else {}
+    devices = without_doubles(devices, unnamed, functions)
     by_key = {device.key: device for device in devices}
     devices.sort(key=lambda device: _display_order(device, by_key.get(device.parent or "")))
     machine = state.machine_samples()
@@ -143,7 +149,9 @@ def _merge(kept: Mapping[Source, Kept], state: State, now: float) -> dict[str, R
 
 
 def _merge_dimensions(kept: Mapping[Source, Kept], state: State, now: float) -> tuple[DimReading, ...]:
+    """Take each metric's values whole from the most trusted reader that has any: readers can word dimensions apart."""
     merged: dict[tuple[str, tuple[str, ...]], DimReading] = {}
+    told: dict[str, str] = {}  # metric to the reader whose values stand
     for source in sorted(kept, key=lambda source: precedence(kept[source].sample)):
         sample = kept[source].sample
         if not sample.dims:
@@ -152,8 +160,12 @@ def _merge_dimensions(kept: Mapping[Source, Kept], state: State, now: float) -> 
         for dim in sample.dims:
             known = merged.get((dim.metric, dim.labels))
             absent = stale or (dim.value if isinstance(dim.value, Absent) else None)
+            if told.get(dim.metric, sample.reader) != sample.reader:
+                continue
             if known is not None and (known.value is not None or absent is not None):
                 continue
+            if absent is None:
+                told[dim.metric] = sample.reader
             labels = dict(zip(CATALOGUE[dim.metric].dims, dim.labels, strict=True))
             if absent is None:
                 assert not isinstance(dim.value, Absent)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gpufleet.config.hub_url import check_hub_url
+from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.tls import TlsConfig, check_exposure
 
@@ -76,6 +76,23 @@ class KmsgConfig(ReaderConfig, frozen=True, kw_only=True, forbid_unknown_fields=
     path: str = "/dev/kmsg"
 
 
+class NetdataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The reader of this host's own Netdata, a fallback for what the other readers cannot read.
+
+    Attributes:
+        url: root of the Netdata, such as `http://127.0.0.1:19999`; None means that it is not read.
+        timeout_seconds: a pass that takes longer is given up.
+    """
+
+    url: str | None = None
+    timeout_seconds: Timeout = 5.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is not the root of an HTTP server."""
+        if self.url is not None:
+            check_http_root("url", self.url)
+
+
 class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The readers, by name."""
 
@@ -83,6 +100,7 @@ class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nvml: ReaderConfig = ReaderConfig()
     nvidia_smi: NvidiaSmiConfig = NvidiaSmiConfig()
     kmsg: KmsgConfig = KmsgConfig()
+    netdata: NetdataConfig = NetdataConfig()
 
 
 class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

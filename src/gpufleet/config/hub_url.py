@@ -6,6 +6,22 @@ from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.tls import is_loopback
 
 
+def check_http_root(key: str, url: str) -> None:
+    """Refuse what is not the root of an HTTP server.
+
+    Raises:
+        ImpossibleValueError: blaming `key`.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # read for its judgement: it is a number of a port
+    except ValueError as error:
+        raise ImpossibleValueError(key, f"{url!r} is no HTTP server: {error}") from error
+    plain = url.isprintable() and " " not in url and not parts.query and not parts.fragment
+    if not plain or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ImpossibleValueError(key, f"{url!r} is no root of an HTTP server, such as http://127.0.0.1:19999")
+
+
 def check_hub_url(key: str, url: str, *, shows_token: bool) -> None:
     """Refuse what is not the root of an HTTP server, and to show a token to whoever listens on the way.
 

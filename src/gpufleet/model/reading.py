@@ -54,7 +54,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     driver_session: int = 0
 
 
-READER_PRECEDENCE = ("host", "nvml", "dcgm", "nvidia_smi")
+READER_PRECEDENCE = ("host", "nvml", "dcgm", "nvidia_smi", "netdata")
 """Whose word counts where several readers tell of one subject; readers that are not here come after, by name."""
 
 

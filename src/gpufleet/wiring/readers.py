@@ -33,11 +33,19 @@ def _kmsg(config: Readers, clock: Clock) -> Reader:
     return KmsgReader(clock, path=Path(config.kmsg.path))
 
 
+def _netdata(config: Readers, clock: Clock) -> Reader:
+    from gpufleet.readers.netdata.reader import NetdataReader  # its HTTP client is only loaded where it reads
+
+    assert config.netdata.url is not None
+    return NetdataReader(config.netdata.url, clock, timeout_seconds=config.netdata.timeout_seconds)
+
+
 READERS: dict[str, Callable[[Readers, Clock], Reader]] = {
     "host": _host,
     "nvml": _nvml,
     "nvidia_smi": _nvidia_smi,
     "kmsg": _kmsg,
+    "netdata": _netdata,
 }
 """Name, as in the configuration, to how it is made for this machine."""
 
@@ -67,6 +75,7 @@ def chosen(config: Readers, *, binding: bool) -> tuple[str, ...]:
         "nvml": config.nvml.enabled and not instead,
         "nvidia_smi": config.nvidia_smi.use == "always" or instead,
         "kmsg": config.kmsg.enabled,
+        "netdata": config.netdata.url is not None,
     }
     return tuple(name for name in READERS if wanted[name])
 

@@ -21,7 +21,18 @@ NO_PSI = Absence(Reason.NOT_SUPPORTED, "the kernel was built or booted without p
 NO_LINK = Absence(Reason.NO_DATA, "the interface has no link or is virtual: the kernel does not tell")
 ROOT_ONLY = Absence(Reason.NOT_PERMITTED, "the kernel shows it to root only")
 
-INTERFACE_CLASSES = ("physical", "virtual_function", "bridge", "bond", "tap", "veth", "loopback", "tmfifo", "virtual")
+INTERFACE_CLASSES = (
+    "physical",
+    "virtual_function",
+    "bridge",
+    "bond",
+    "tap",
+    "veth",
+    "loopback",
+    "tmfifo",
+    "virtual",
+    "unknown",
+)
 """Values of the label `class` of network metrics."""
 
 SERVICE_STATES = ("running", "not_running", "failed", "not_installed")
@@ -138,6 +149,10 @@ HOST_METRICS = (
          "/sys/class/net/*/statistics", dims=("interface", "class")),
     _row(249, "host_network_transmit_drops_total", COUNTER, INT, "", "Packets dropped before sending",
          "/sys/class/net/*/statistics", dims=("interface", "class")),
+    _row(250, "host_network_receive_bytes_per_second", GAUGE, FLOAT, "bytes_per_second",
+         "Rate of receipt, where a source tells rates and no counters", "Netdata net.*", dims=("interface", "class")),
+    _row(251, "host_network_transmit_bytes_per_second", GAUGE, FLOAT, "bytes_per_second",
+         "Rate of sending, where a source tells rates and no counters", "Netdata net.*", dims=("interface", "class")),
     # InfiniBand and RoCE
     _row(260, "host_infiniband_port_state", STATE, ENUM, "", "Logical state of the port",
          "/sys/class/infiniband/*/ports/*/state", low=None,

@@ -1,0 +1,38 @@
+"""One bounded question to a Netdata."""
+
+import aiohttp
+
+from gpufleet.model.channel import ChannelProblem
+from gpufleet.model.errors import ChannelError
+
+MAX_PAGE_BYTES = 16 << 20
+"""A Netdata with 2,000 charts answers with about 1.5 MB."""
+
+PATH = "/api/v1/allmetrics?format=json"
+
+
+async def fetch(url: str, timeout_seconds: float) -> bytes:
+    """Return the newest values of every chart. Redirects are not followed, and proxies not asked.
+
+    Raises:
+        ChannelError: if it does not answer in time, with 200 and within the bound.
+    """
+    try:
+        async with (
+            aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=timeout_seconds), auto_decompress=True, trust_env=False
+            ) as session,
+            session.get(url.rstrip("/") + PATH, allow_redirects=False) as answer,
+        ):
+            if answer.status != 200:
+                raise ChannelError(f"{url}: it answers {answer.status}", ChannelProblem.PROTOCOL)
+            page = bytearray()
+            async for chunk in answer.content.iter_chunked(1 << 16):
+                page += chunk
+                if len(page) > MAX_PAGE_BYTES:
+                    raise ChannelError(f"{url}: more than {MAX_PAGE_BYTES} bytes", ChannelProblem.TOO_LARGE)
+            return bytes(page)
+    except TimeoutError:
+        raise ChannelError(f"{url}: no answer in {timeout_seconds:g} s", ChannelProblem.TIMEOUT) from None
+    except aiohttp.ClientError as error:
+        raise ChannelError(f"{url}: {error}", ChannelProblem.UNREACHABLE) from None

@@ -1,0 +1,238 @@
+"""From Netdata's charts to the catalogue: the only place that knows its names and units.
+
+Two generations of GPU charts: python.d's are named by index (`nvidia_smi.gpu0_temperature`), go.d's by UUID
+(`nvidia_smi.gpu_gpu-<uuid>_temperature`). The first were seen on Netdata 1.37.1; the second were read in the
+collector's public source and never seen running.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Metric
+from gpufleet.model.reading import DimValue, Value
+from gpufleet.readers.netdata.parse import Chart
+
+STALE_SECONDS = 30
+"""A chart this far behind the newest chart of its page was not collected: its value is an old one."""
+
+_BY_INDEX = re.compile(r"nvidia_smi[^.]*\.gpu(\d{1,4})_([a-z0-9_]+)\Z")
+_BY_UUID = re.compile(r"nvidia_smi[^.]*\.gpu_(gpu-[0-9a-f-]{36})_([a-z0-9_]+)\Z")
+
+Convert = Callable[[float], Value]
+
+
+def _times(factor: int) -> Convert:
+    return lambda value: round(value * factor)
+
+
+def _mebibytes(value: float) -> Value:
+    """Memory is counted in KiB or MiB and told in MiB with seven decimals: whole KiB bring the exact number back."""
+    return round(value * 1024) * 1024
+
+
+def _percent(value: float) -> Value:
+    return value / 100
+
+
+def _same(value: float) -> Value:
+    return value
+
+
+class Row(NamedTuple):
+    """Where one metric comes from: the end of a chart's name, a dimension of it, and its unit."""
+
+    metric: str
+    chart: str
+    dimension: str
+    convert: Convert
+
+
+PYTHON_D: tuple[Row, ...] = (
+    Row("gpu_utilization_ratio", "gpu_utilization", "utilization", _percent),
+    Row("gpu_memory_activity_ratio", "mem_utilization", "utilization", _percent),
+    Row("gpu_encoder_utilization_ratio", "encoder_utilization", "encoder", _percent),
+    Row("gpu_decoder_utilization_ratio", "encoder_utilization", "decoder", _percent),
+    Row("gpu_memory_used_bytes", "mem_usage", "used", _mebibytes),
+    Row("gpu_memory_free_bytes", "mem_usage", "free", _mebibytes),
+    Row("gpu_bar1_used_bytes", "bar1_mem_usage", "used", _mebibytes),
+    Row("gpu_temperature_celsius", "temperature", "temp", _same),
+    Row("gpu_power_watts", "power", "power", _same),
+    Row("gpu_graphics_clock_hertz", "clocks", "graphics", _times(1_000_000)),
+    Row("gpu_sm_clock_hertz", "clocks", "sm", _times(1_000_000)),
+    Row("gpu_memory_clock_hertz", "clocks", "mem", _times(1_000_000)),
+    Row("gpu_video_clock_hertz", "clocks", "video", _times(1_000_000)),
+)
+GO_D: tuple[Row, ...] = (
+    Row("gpu_utilization_ratio", "gpu_utilization", "gpu", _percent),
+    Row("gpu_memory_activity_ratio", "memory_utilization", "memory", _percent),
+    Row("gpu_encoder_utilization_ratio", "encoder_utilization", "encoder", _percent),
+    Row("gpu_decoder_utilization_ratio", "decoder_utilization", "decoder", _percent),
+    Row("gpu_memory_used_bytes", "frame_buffer_memory_usage", "used", _times(1)),
+    Row("gpu_memory_free_bytes", "frame_buffer_memory_usage", "free", _times(1)),
+    Row("gpu_memory_reserved_bytes", "frame_buffer_memory_usage", "reserved", _times(1)),
+    Row("gpu_bar1_used_bytes", "bar1_memory_usage", "used", _times(1)),
+    Row("gpu_temperature_celsius", "temperature", "temperature", _same),
+    Row("gpu_power_watts", "power_draw", "power_draw", _same),
+    Row("gpu_graphics_clock_hertz", "clock_freq", "graphics", _times(1_000_000)),
+    Row("gpu_sm_clock_hertz", "clock_freq", "sm", _times(1_000_000)),
+    Row("gpu_memory_clock_hertz", "clock_freq", "mem", _times(1_000_000)),
+    Row("gpu_video_clock_hertz", "clock_freq", "video", _times(1_000_000)),
+)
+_STATES = {"power_state", "performance_state"}
+_FANS = {"fan_speed": "speed", "fan_speed_perc": "fan_speed"}
+STATE, FAN = "gpu_performance_state", "gpu_fan_speed_ratio"
+
+HOST: tuple[Row, ...] = (
+    Row("host_load_1m", "system.load", "load1", _same),
+    Row("host_load_5m", "system.load", "load5", _same),
+    Row("host_load_15m", "system.load", "load15", _same),
+    Row("host_memory_available_bytes", "mem.available", "avail", _mebibytes),
+    Row("host_memory_free_bytes", "system.ram", "free", _mebibytes),
+    Row("host_memory_buffers_bytes", "system.ram", "buffers", _mebibytes),
+    Row("host_memory_cached_bytes", "system.ram", "cached", _mebibytes),
+    Row("host_swap_free_bytes", "system.swap", "free", _mebibytes),
+)
+CPU, CPU_CHART = "host_cpu_utilization_ratio", "system.cpu"
+_IDLE = {"idle", "iowait"}
+_COUNTED_TWICE = {"guest", "guest_nice"}
+"""The kernel counts them in user and nice as well."""
+
+UNKNOWN_CLASS = "unknown"
+"""Class of an interface: this page does not tell it."""
+
+
+class GpuCharts(NamedTuple):
+    """The charts of one GPU, by the end of their names.
+
+    Attributes:
+        name: `gpu0`, or the UUID as the driver writes it.
+        uuid: whether `name` is one.
+        rows: of the charts' generation.
+        charts: end of the name to chart.
+    """
+
+    name: str
+    uuid: bool
+    rows: tuple[Row, ...]
+    charts: dict[str, Chart]
+
+
+class Found(NamedTuple):
+    """The readings of one subject, and the oldest instant of what they came from (seconds), or None."""
+
+    values: dict[str, Value | Absent]
+    dims: tuple[DimValue, ...]
+    updated: int | None
+
+
+def group_gpus(charts: Mapping[str, Chart]) -> list[GpuCharts]:
+    """Return the charts of each GPU; where both generations run, the one that tells UUIDs."""
+    groups: dict[str, GpuCharts] = {}
+    for chart in charts.values():
+        match = _BY_UUID.match(chart.id)
+        if match:
+            name, rows, uuid = "GPU-" + match[1].removeprefix("gpu-"), GO_D, True
+        else:
+            match = _BY_INDEX.match(chart.id)
+            if not match:
+                continue
+            name, rows, uuid = f"gpu{int(match[1])}", PYTHON_D, False
+        groups.setdefault(name, GpuCharts(name, uuid, rows, {})).charts[match[2]] = chart
+    found = sorted(groups.values())
+    by_uuid = [group for group in found if group.uuid]
+    return by_uuid or found
+
+
+def map_gpu(group: GpuCharts, newest: int) -> Found:
+    """Return a GPU's readings. What this generation of charts never tells is not among them."""
+    used: list[int] = []
+    values = {row.metric: _read(row, group.charts.get(row.chart), newest, used) for row in group.rows}
+    values[STATE] = _performance_state(group, newest, used)
+    (fan_chart,) = [name for name in _FANS if (name == "fan_speed_perc") == group.uuid]
+    fan = _read(Row(FAN, fan_chart, _FANS[fan_chart], _percent), group.charts.get(fan_chart), newest, used)
+    return Found(values, (DimValue(FAN, ("0",), fan),), min(used, default=None))
+
+
+def map_host(charts: Mapping[str, Chart], newest: int) -> Found:
+    """Return the host's readings on the fast lane."""
+    used: list[int] = []
+    values = {row.metric: _read(row, charts.get(row.chart), newest, used) for row in HOST}
+    values[CPU] = _cpu(charts.get(CPU_CHART), newest, used)
+    dims = [dim for chart in charts.values() for dim in _network(chart, newest, used)]
+    return Found(values, tuple(dims), min(used, default=None))
+
+
+def _read(row: Row, chart: Chart | None, newest: int, used: list[int]) -> Value | Absent:
+    why = _unusable(chart, newest)
+    if chart is None or why is not None:
+        return why or Absent(Reason.NOT_REPORTED)
+    value = chart.values.get(row.dimension)
+    if value is None:
+        return Absent(Reason.NO_DATA, f"{chart.id}: {row.dimension}")
+    return _checked(CATALOGUE[row.metric], row.convert(value), chart, used)
+
+
+def _unusable(chart: Chart | None, newest: int) -> Absent | None:
+    if chart is None:
+        return Absent(Reason.NOT_REPORTED, "no such chart")
+    if newest - chart.updated > STALE_SECONDS:
+        return Absent(Reason.STALE, f"{chart.id}: Netdata collects it no more")
+    return None
+
+
+def _checked(metric: Metric, value: Value, chart: Chart, used: list[int]) -> Value | Absent:
+    assert not isinstance(value, str)
+    if (metric.low is not None and value < metric.low) or (metric.high is not None and value > metric.high):
+        return Absent(Reason.INVALID_VALUE, chart.id)
+    used.append(chart.updated)
+    return value
+
+
+def _performance_state(group: GpuCharts, newest: int, used: list[int]) -> Value | Absent:
+    """Read a chart with one dimension a state, 1 for the one it is in."""
+    chart = next((group.charts[name] for name in sorted(_STATES) if name in group.charts), None)
+    why = _unusable(chart, newest)
+    if chart is None or why is not None:
+        return why or Absent(Reason.NOT_REPORTED)
+    active = [name for name, value in chart.values.items() if value == 1]
+    if len(active) == 1 and re.fullmatch(r"P(\d|1[0-5])", active[0]):
+        return _checked(CATALOGUE[STATE], int(active[0][1:]), chart, used)
+    return Absent(Reason.NO_DATA, chart.id)
+
+
+def _cpu(chart: Chart | None, newest: int, used: list[int]) -> Value | Absent:
+    """Add up the modes: the chart shows every mode but idle, in percent of all processors."""
+    why = _unusable(chart, newest)
+    if chart is None or why is not None:
+        return why or Absent(Reason.NOT_REPORTED)
+    busy = [value for mode, value in chart.values.items() if mode not in _IDLE | _COUNTED_TWICE]
+    if not busy:
+        return Absent(Reason.NO_DATA, chart.id)
+    return _checked(CATALOGUE[CPU], min(sum(busy) / 100, 1.0), chart, used)  # rounding can pass 100 %
+
+
+def _network(chart: Chart, newest: int, used: list[int]) -> list[DimValue]:
+    kind, _, interface = chart.id.partition(".")
+    if kind == "net_operstate":
+        metric, dimension, convert = "host_network_up", "up", _times(1)
+    elif kind == "net_speed":
+        metric, dimension, convert = "host_network_speed_bytes_per_second", "speed", _times(125)  # kilobits
+    elif kind == "net":
+        return [
+            DimValue(metric, (interface, UNKNOWN_CLASS), _rate(chart, dimension, metric, newest, used))
+            for dimension, metric in (
+                ("received", "host_network_receive_bytes_per_second"),
+                ("sent", "host_network_transmit_bytes_per_second"),
+            )
+        ]
+    else:
+        return []
+    read = _read(Row(metric, chart.id, dimension, convert), chart, newest, used)
+    return [DimValue(metric, (interface, UNKNOWN_CLASS), read)]
+
+
+def _rate(chart: Chart, dimension: str, metric: str, newest: int, used: list[int]) -> Value | Absent:
+    """Read a rate in kilobits a second; what is sent is drawn downwards, as a negative number."""
+    return _read(Row(metric, chart.id, dimension, lambda value: abs(value) * 125), chart, newest, used)
