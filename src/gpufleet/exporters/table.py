@@ -154,7 +154,8 @@ def _host(snapshot: Snapshot) -> list[Text]:
         f"{_shown(host, 'host_cpu_utilization_ratio', percent_words)} of {_shown(host, 'host_cpus', str)} cores",
         "load " + " ".join(_shown(host, f"host_load_{span}", lambda v: f"{v:.2f}") for span in ("1m", "5m", "15m")),
     ]
-    lines.append(_line("cpu", " · ".join(facts)))
+    if "host_cpus" in host or "host_cpu_utilization_ratio" in host:
+        lines.append(_line("cpu", " · ".join(facts)))
     total, available = _number(host, "host_memory_total_bytes"), _number(host, "host_memory_available_bytes")
     if total is not None and available is not None:
         lines.append(_line("memory", f"{bytes_words(total - available)} of {bytes_words(total)} in use"))
@@ -213,7 +214,7 @@ def _readers(snapshot: Snapshot) -> list[Text]:
 
 
 def _line(title: str, words: str, style: str = "") -> Text:
-    line = Text(f"{title:<9}", style="dim")
+    line = Text(f"{title:<8} ", style="dim")
     line.append(words, style=style)
     return line
 

@@ -42,7 +42,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         uuid: the driver's UUID (`GPU-...`, `MIG-...`), or None where no driver tells.
         pci_address: `dddd:bb:dd.f` in lower case with a four-digit domain, as sysfs writes it.
         instance: the driver's number of a vGPU instance, or `gi/ci` of a MIG device (ids of its GPU instance and
-            compute instance). Both are reused, so they name the view only where there is no UUID.
+            compute instance), with `@` and its GPU's address behind it where no UUID is known. They are reused, so
+            they name the view only where there is no UUID.
         parent: key of the view this one is cut from.
         index: the driver's position number in this round. It changes over reboots and names nothing:
             for display only, never for identity.

@@ -1,6 +1,5 @@
 """Every captured output: each value is read, absent for a reason, or left alone on purpose."""
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -11,19 +10,10 @@ from gpufleet.codecs.nvidia_smi.listing import Listing, parse_listing
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import Sample, Value
+from gpufleet.readers.nvidia_smi.mapping.account import READ_OF_CSV, READ_OF_GPU, account
 from gpufleet.readers.nvidia_smi.mapping.devices import WHOLE, Asked, asked_by_columns, asked_by_log
-from gpufleet.readers.nvidia_smi.mapping.rows import (
-    FAN,
-    LANES,
-    MIG_PATHS,
-    PATHS,
-    QUERIES,
-    READ_ELSEWHERE,
-    REASON_PATHS,
-    SUMS,
-    VGPU_PATHS,
-)
-from gpufleet.readers.nvidia_smi.mapping.unread import UNREAD, why_unread
+from gpufleet.readers.nvidia_smi.mapping.rows import FAN, LANES, QUERIES
+from gpufleet.readers.nvidia_smi.mapping.unread import UNREAD
 from gpufleet.readers.nvidia_smi.samples import gpu_sample, modes_by_key, part_samples
 from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
 from tests.fakes.nvidia_smi.standin import DATA
@@ -68,58 +58,28 @@ def outputs() -> Iterator[Output]:
 OUTPUTS = list(outputs())
 
 
-def containers(paths: Iterable[str]) -> set[str]:
-    """Return the paths and every container that can say `N/A` in their place."""
-    known = set(paths)
-    for path in tuple(known):
-        while "/" in path:
-            path = path.rpartition("/")[0]
-            known.add(path)
-    return known
-
-
-def flat(table: dict[str, tuple[str, ...]]) -> set[str]:
-    return {name for names in table.values() for name in names}
-
-
-READ_OF_GPU = containers(
-    flat(PATHS)
-    | flat(REASON_PATHS)
-    | READ_ELSEWHERE
-    | {path for sums in SUMS.values() for parts in sums for path in parts}
-)
-READ_OF_MIG = containers(flat(MIG_PATHS)) | {"index"}
-READ_OF_VGPU = containers(flat(VGPU_PATHS)) | {"vgpu_id", "vgpu_uuid"}
-READ_OF_PROCESS = {"type", "gpu_instance_id", "compute_instance_id"}
-READ_OF_CSV = flat(QUERIES) | READ_ELSEWHERE
-
-
-def unaccounted(names: Iterable[str], read: set[str]) -> list[str]:
-    bare = {re.sub(r"\[[0-9]+\]$", "", name) for name in names}
-    return sorted(name for name in bare if name not in read and why_unread(name) is None)
-
-
 def test_there_are_captures() -> None:
     assert len(OUTPUTS) >= 14
 
 
 @pytest.mark.parametrize("output", OUTPUTS, ids=lambda output: output.name)
 def test_no_value_is_left_without_a_word(output: Output) -> None:
-    left: list[str] = []
-    for device in output.devices:
-        left += unaccounted(device.leaves, READ_OF_GPU) + unaccounted(device.fields, READ_OF_CSV)
-        left += [name for mig in device.mig for name in unaccounted(mig.leaves, READ_OF_MIG)]
-        left += [name for vgpu in device.vgpus for name in unaccounted(vgpu.leaves, READ_OF_VGPU)]
-        left += [name for process in device.processes or () for name in unaccounted(process, READ_OF_PROCESS)]
-    left += unaccounted(output.log.leaves if output.log else (), set(READ_ELSEWHERE))
-    assert left == []
+    assert account(output.devices, output.log.leaves if output.log else ()).unknown == []
 
 
 def test_a_new_value_would_be_noticed() -> None:
-    assert unaccounted(["brand_new/value", "fb_memory_usage/total", "power.brand_new"], READ_OF_GPU | READ_OF_CSV) == [
-        "brand_new/value",
-        "power.brand_new",
-    ]
+    mig = DeviceRecord(name="0", leaves={"index": "0", "new/mig": "1"})
+    vgpu = DeviceRecord(name="1", leaves={"vgpu_id": "1", "new/vgpu": "1"})
+    device = DeviceRecord(
+        name="",
+        leaves={"fb_memory_usage/total": "1 MiB", "new/value": "1", "new/value[1]": "2"},
+        fields={"uuid": "GPU-1", "power.new": "1"},
+        mig=(mig,),
+        vgpus=(vgpu,),
+        processes=({"type": "C", "new_word": "x"},),
+    )
+    found = account([device], ["driver_version", "new_head"])
+    assert found.unknown == ["new/mig", "new/value", "new/vgpu", "new_head", "new_word", "power.new"]
 
 
 def test_nothing_stands_unread_that_is_read() -> None:

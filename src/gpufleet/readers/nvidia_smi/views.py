@@ -74,7 +74,7 @@ def mig_parts(gpu: Gpu, listing: Listing | None) -> list[Part] | None:
     """Name the MIG devices of a GPU; None if the list and the output disagree about which there are.
 
     `-q` prints no UUIDs and `-L` prints nothing else; both print the driver's index within the GPU. Without a list
-    a MIG device is named by its GPU and its instance ids.
+    a MIG device is named by its instance ids and its GPU (`3/0@ADDRESS`): the ids alone are those of another GPU, too.
     """
     listed: dict[int, ListedMig] = {}
     if listing is not None:
@@ -91,7 +91,7 @@ def mig_parts(gpu: Gpu, listing: Listing | None) -> list[Part] | None:
             kind=ViewKind.MIG,
             side=Side.HOST,
             uuid=named.uuid if named is not None else None,
-            instance=ids if named is not None else f"{gpu.view.pci_address or gpu.view.uuid}/{ids}",
+            instance=ids if named is not None else f"{ids}@{gpu.view.pci_address or gpu.view.uuid}",
             parent=gpu.view.key,
             index=named.index if named is not None else None,
         )
