@@ -31,13 +31,14 @@ def snapshot(
     ca: CaOption = None,
 ) -> None:
     """Show this machine and its GPUs as they are now: each reading, or why there is none."""
-    exporter = _exporter(Format.JSON if json else format)
+    exporter = exporter_of(Format.JSON if json else format)
     page = exporter.render(take_snapshot(agent, config, Access(token_file, ca)))
     sys.stdout.buffer.write(page)
     sys.stdout.buffer.flush()
 
 
-def _exporter(format: Format) -> Exporter:  # noqa: A002 - the option's name
+def exporter_of(format: Format) -> Exporter:  # noqa: A002 - the option's name
+    """Return what renders a snapshot so."""
     # Each is imported when it is asked for: rich costs more than reading the machine.
     if format is Format.JSON:
         from gpufleet.exporters.json import JsonExporter

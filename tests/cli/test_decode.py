@@ -1,0 +1,104 @@
+"""`gpufleet decode`, as a process."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpufleet.codecs.batch import encode
+from gpufleet.codecs.bundle import pack
+from gpufleet.model.machine import Machine
+from gpufleet.model.time import NANOS
+from tests.fakes.batches import make_batch
+from tests.fakes.nvidia_smi.standin import DATA
+from tests.support.command import gpufleet
+
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "snapshot.schema.json").read_text())
+H100 = str(DATA / "xml-h100.xml")
+
+
+def test_the_table_shows_the_devices_of_the_file() -> None:
+    done = gpufleet("decode", H100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "8 of 8 devices report" in done.stdout
+    assert "GPU-00000007" in done.stdout
+    assert "cores" not in done.stdout
+
+
+def test_json_follows_the_schema_and_decodes_again(tmp_path: Path) -> None:
+    done = gpufleet("decode", H100, "--format", "json")
+    document = json.loads(done.stdout)
+    jsonschema.validate(document, SCHEMA)
+    assert document["node"]["name"] == "xml-h100.xml"
+    assert document["measured_at"] == "2026-08-21T08:54:01Z"
+    file = tmp_path / "again.json"
+    file.write_text(done.stdout)
+    assert json.loads(gpufleet("decode", str(file), "-f", "json").stdout) == document
+
+
+def test_csv_and_prometheus_pages() -> None:
+    rows = list(csv.DictReader(io.StringIO(gpufleet("decode", H100, "-f", "csv").stdout)))
+    assert {row["value"] for row in rows if row["metric"] == "gpu_memory_total_bytes"} == {str(81559 << 20)}
+    page = gpufleet("decode", H100, "-f", "prometheus").stdout
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    assert len(families["gpufleet_gpu_temperature_celsius"].samples) == 8
+
+
+def test_standard_input_and_a_named_format() -> None:
+    content = (DATA / "text-vgpu-guest-a6000-24q-unlicensed-unrestricted.txt").read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-m", "gpufleet.cli.main", "decode", "-", "--as", "nvidia-smi-text", "-f", "json"],
+        input=content,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    document = json.loads(done.stdout)
+    (device,) = document["devices"]
+    assert document["node"]["name"] == "stdin"
+    assert device["readings"]["vgpu_license_state"]["value"] == "unlicensed_unrestricted"
+    assert device["readings"]["gpu_power_watts"]["absent"] == "not_in_guest"
+
+
+def test_verbose_says_what_was_left_unread_and_why() -> None:
+    done = gpufleet("decode", H100, "--verbose")
+    assert "gpufleet: format: nvidia-smi-xml" in done.stderr
+    assert "taken as UTC" in done.stderr
+    assert "unread: pci/tx_util: a sample of the last 20 ms" in done.stderr
+
+
+def test_several_machines(tmp_path: Path) -> None:
+    at = 1_700_000_000 * NANOS
+    machines = [Machine(name=f"node-{letter}", machine_id=letter * 32) for letter in "ab"]
+    file = tmp_path / "bundle"
+    file.write_bytes(pack([encode(make_batch(1, at, machine=machine)) for machine in machines]))
+    lines = gpufleet("decode", str(file), "-f", "json").stdout.splitlines()
+    assert [json.loads(line)["node"]["name"] for line in lines] == ["node-a", "node-b"]
+    refused = gpufleet("decode", str(file), "-f", "csv")
+    assert refused.returncode == 1
+    assert "choose with --machine (node-a, node-b)" in refused.stderr
+    chosen = gpufleet("decode", str(file), "-f", "csv", "--machine", "node-b")
+    assert {row["node"] for row in csv.DictReader(io.StringIO(chosen.stdout))} == {"node-b"}
+    assert "no machine in it is called x" in gpufleet("decode", str(file), "--machine", "x").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["/nowhere/at/all"], "cannot be read: No such file or directory"),
+        (["/proc/self/cmdline"], "cmdline: not recognised; known are"),
+        ([H100, "--as", "batch"], "xml-h100.xml: "),
+        ([H100, "--as", "toml"], "no format is called toml; there are"),
+    ],
+)
+def test_what_cannot_be_decoded_is_said(arguments: list[str], words: str) -> None:
+    done = gpufleet("decode", *arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,200 @@
+"""Every format is recognised by what it is, and turned into snapshots."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufleet.codecs.batch import encode
+from gpufleet.codecs.bundle import pack
+from gpufleet.codecs.snapshot_json import encode_snapshot
+from gpufleet.decoding import FORMATS, decode
+from gpufleet.decoding.format import MAX_BYTES, Decoded, Source
+from gpufleet.exporters.csv import CsvExporter
+from gpufleet.exporters.json import JsonExporter
+from gpufleet.exporters.prometheus import PrometheusExporter
+from gpufleet.exporters.table import TableExporter
+from gpufleet.hub.wal import Wal
+from gpufleet.model.absence import Reason
+from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.status import ReaderState
+from gpufleet.model.time import NANOS
+from gpufleet.spool import Spool
+from tests.fakes.batches import gpu_sample, gpu_view, make_batch
+from tests.fakes.nvidia_smi.standin import DATA
+from tests.support.snapshots import example_snapshot
+
+AT = 1_800_000_000 * NANOS
+
+
+def of(content: bytes, name: str | None = None) -> tuple[str, Decoded]:
+    found, decoded = decode(Source(content=content, name="file", at=AT), name)
+    return found.name, decoded
+
+
+def csv_of(capture: str) -> bytes:
+    lines = (DATA / capture).read_bytes().split(b"\n")
+    at = next(n for n, line in enumerate(lines) if line.startswith(b"timestamp, driver_version"))
+    return b"\n".join(lines[at : at + 2]) + b"\n"
+
+
+def body(number: int) -> bytes:
+    """Return a batch about one GPU, of this number."""
+    return encode(make_batch(number, AT, samples=(gpu_sample(gpu_view(number), AT - number),)))
+
+
+EXAMPLES: dict[str, bytes] = {
+    "nvidia-smi-xml": (DATA / "xml-h100.xml").read_bytes(),
+    "nvidia-smi-text": (DATA / "text-vgpu-guest-a6000-24q-unlicensed-unrestricted.txt").read_bytes(),
+    "nvidia-smi-csv": csv_of("capture-h200__590.48.01.txt"),
+    "nvidia-smi-capture": (DATA / "capture-h200-mig__590.48.01.txt").read_bytes(),
+    "snapshot": encode_snapshot(example_snapshot()),
+    "batch": body(1),
+    "bundle": pack([body(1), body(2)]),
+}
+
+
+@pytest.fixture
+async def segment(tmp_path: Path) -> bytes:
+    spool = Spool.open(tmp_path / "spool", max_bytes=64 << 20, max_age_seconds=1e6)
+    for n in (1, 2, 3):
+        await spool.put(body(n))
+    spool.sync()
+    (file,) = (tmp_path / "spool").glob("*.seg")
+    content = file.read_bytes()
+    spool.close()
+    return content
+
+
+def test_every_format_has_an_example() -> None:
+    assert {one.name for one in FORMATS} == {*EXAMPLES, "segment"}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_it_is_recognised_and_every_page_can_be_made_of_it(name: str) -> None:
+    found, decoded = of(EXAMPLES[name])
+    assert found == name
+    assert decoded.snapshots
+    for snapshot in decoded.snapshots:
+        for exporter in (JsonExporter(), CsvExporter(), PrometheusExporter(), TableExporter(width=160, colour=False)):
+            assert exporter.render(snapshot)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_no_other_format_that_comes_first_takes_it_for_its_own(name: str) -> None:
+    fitting = [one.name for one in FORMATS if one.fits(EXAMPLES[name])]
+    assert fitting[0] == name
+
+
+def test_values_and_time_are_those_of_the_output() -> None:
+    _, decoded = of(EXAMPLES["nvidia-smi-capture"])
+    (snapshot,) = decoded.snapshots
+    assert snapshot.measured_at.isoformat() == "2026-07-03T22:22:27.218000+00:00"
+    gpu, *migs = snapshot.devices
+    assert gpu.readings["gpu_power_watts"].value == 295.01
+    assert gpu.readings["gpu_bar1_used_bytes"].value == 143157 << 20
+    assert gpu.readings["gpu_utilization_ratio"].absent is Reason.NOT_IN_MIG_MODE
+    assert [mig.uuid for mig in migs] == [f"MIG-{n:08d}-0000-0000-0000-{n:012d}" for n in range(5)]
+    assert [mig.readings["gpu_compute_processes"].value for mig in migs] == [0, 3, 0, 0, 0]
+    assert decoded.unknown == ()
+    assert "temperature/gpu_target_temperature" in decoded.unread
+
+
+def test_mig_devices_of_a_document_without_a_list_do_not_fall_together() -> None:
+    content = (DATA / "xml-a100-mig-v12.xml").read_text()
+    gpu = content[content.index("<gpu ") : content.index("</gpu>") + 6]
+    other = gpu.replace("00000000:01:00.0", "00000000:02:00.0").replace("GPU-513536b6", "GPU-613536b6")
+    _, decoded = of(content.replace(gpu, gpu + other).encode())
+    (snapshot,) = decoded.snapshots
+    assert len(snapshot.devices) == 10
+    assert snapshot.readers[0].state is ReaderState.PARTIAL
+    assert "counts 4 GPUs, and 2" in snapshot.readers[0].last_error
+
+
+def test_values_of_a_newer_nvidia_smi_are_named() -> None:
+    content = EXAMPLES["nvidia-smi-xml"].replace(b"<fan_speed>", b"<brand_new>7</brand_new><fan_speed>")
+    _, decoded = of(content)
+    assert decoded.unknown == ("brand_new",)
+
+
+def test_a_capture_keeps_what_can_be_read_beside_what_cannot() -> None:
+    broken = EXAMPLES["nvidia-smi-capture"].replace(b"timestamp, driver_version, vgpu_driver", b"?, ?, vgpu_driver")
+    _, decoded = of(broken)
+    assert len(decoded.snapshots[0].devices) == 6
+    assert any("--query-gpu" in note for note in decoded.notes)
+
+
+def test_batches_of_a_bundle_are_machines_by_their_evidence() -> None:
+    _, decoded = of(EXAMPLES["bundle"])
+    (snapshot,) = decoded.snapshots
+    assert snapshot.node.name == "node-a"
+    assert [device.uuid for device in snapshot.devices] == ["GPU-1", "GPU-2"]
+    assert snapshot.devices[0].readings["gpu_temperature_celsius"].absent is Reason.TIMEOUT
+
+
+def test_a_segment_of_a_spool(segment: bytes) -> None:
+    name, decoded = of(segment)
+    assert name == "segment"
+    assert len(decoded.snapshots[0].devices) == 3
+    assert any("3 records" in note for note in decoded.notes)
+
+
+def test_a_damaged_segment_gives_its_whole_records(segment: bytes) -> None:
+    at = segment.index(b"GFrc", len(segment) // 2)
+    _, decoded = of(segment[: at + 40] + b"\xff" + segment[at + 41 :])
+    assert len(decoded.snapshots[0].devices) == 2
+
+
+async def test_a_segment_of_a_hubs_log(tmp_path: Path) -> None:
+    wal = Wal.open(tmp_path / "wal", max_bytes=64 << 20, max_body_bytes=1 << 20)
+    await wal.append(AT, EXAMPLES["batch"])
+    content = next((tmp_path / "wal").rglob("*.seg")).read_bytes()
+    wal.close()
+    assert of(content)[1].snapshots[0].devices[0].uuid == "GPU-1"
+
+
+def test_metrics_that_the_catalogue_lacks_are_left_out_of_a_snapshot() -> None:
+    document = json.loads(EXAMPLES["snapshot"])
+    document["devices"][0]["readings"]["gpu_brand_new"] = {"value": 1}
+    document["host"]["dimensions"][0]["labels"] = {"other": "x"}
+    _, decoded = of(json.dumps(document).encode())
+    assert decoded.unknown[0] == "gpu_brand_new"
+    assert PrometheusExporter().render(decoded.snapshots[0])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n", b"hello", b"{}", b"<html></html>", b"a, b\n1, 2\n", b"\x00" * 100, b"No devices were found\n"],
+)
+def test_what_is_none_of_them_is_not_recognised(content: bytes) -> None:
+    with pytest.raises(WireError, match="not recognised; known are"):
+        of(content)
+
+
+def test_a_named_format_is_not_guessed_at() -> None:
+    with pytest.raises(WireError):
+        of(EXAMPLES["nvidia-smi-xml"], "nvidia-smi-csv")
+
+
+def test_too_long() -> None:
+    with pytest.raises(WireLimitError):
+        of(b"x" * (MAX_BYTES + 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_damage_leaves_no_other_error(data: st.DataObject) -> None:
+    content = bytearray(EXAMPLES[data.draw(st.sampled_from(sorted(EXAMPLES)))][:50_000])
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(0, len(content)))
+        content[at : at + data.draw(st.integers(0, 100))] = data.draw(st.binary(max_size=8))
+    try:
+        _, decoded = of(bytes(content))
+    except WireError:
+        return
+    for snapshot in decoded.snapshots:
+        JsonExporter().render(snapshot)
+        PrometheusExporter().render(snapshot)
+        TableExporter(width=100, colour=False).render(snapshot)
