@@ -237,7 +237,7 @@ def test_prometheus_takes_the_alerts(peer: Callable[[str], Path], tmp_path: Path
         [peer("promtool"), "check", "rules", tmp_path / "rules.yml"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "9 rules found" in done.stdout
+    assert "10 rules found" in done.stdout
 
 
 def test_words_of_the_logs_are_words_of_the_code() -> None:

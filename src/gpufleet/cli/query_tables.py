@@ -122,10 +122,11 @@ def senders(found: Sequence[SenderRecord]) -> list[Table | str]:
             "" if one.oldest_unsent is None else f"{one.oldest_unsent:%Y-%m-%d %H:%M:%S}Z",
             "" if one.dropped_total is None else str(one.dropped_total),
             str(one.missing),
+            "" if one.conflict is None else f"{one.conflict.batches} batches: {one.conflict.detail}",
         )
         for one in found
     ]
-    titles = ("sender", "cluster", "version", "heard", "queued", "oldest unsent", "dropped", "missing")
+    titles = ("sender", "cluster", "version", "heard", "queued", "oldest unsent", "dropped", "missing", "conflict")
     return [_table(titles, rows, "senders")]
 
 
