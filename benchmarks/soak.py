@@ -30,7 +30,7 @@ import msgspec
 from benchmarks.bench_ingest import gauge
 from benchmarks.processes import cpu_seconds, folder_bytes, resident_mib
 from benchmarks.soak_judge import SHORTEST_MINUTES, Growth, audit, growth, read_store
-from benchmarks.soak_load import GPUS_A_NODE, PERIOD_SECONDS, Load
+from benchmarks.soak_load import GPUS_A_NODE, PERIOD_SECONDS, VALUES, Load
 from benchmarks.table import Table
 from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
 from tests.support.processes import Gpufleet, free_port
@@ -200,7 +200,7 @@ class Soak:
             wrong += [f"{daemon.name} ended with {code}"] if code else []
             wrong += [f"{daemon.name} logged a traceback"] if "Traceback" in daemon.process.log.read_text() else []
         print("\nreading the store ...", flush=True)
-        stored = read_store(f"chdb://{self.hub.folder / 'hub' / 'store'}")
+        stored, living = read_store(f"chdb://{self.hub.folder / 'hub' / 'store'}")
         problems = list(audit({node.epoch: node.acknowledged for node in self.load.nodes}, stored))
         wrong += [*problems[:5], f"{len(problems)} epochs are wrong"] if problems else []
         table = Table("soak", "what", "figure")
@@ -211,7 +211,8 @@ class Soak:
         for name, span in self.slowest.items():
             table.row(f"slowest answer: {name}", f"{span:.0f} ms")
         size = folder_bytes(self.hub.folder / "hub" / "store")
-        table.row("store on disk", f"{size / 2**20:,.0f} MiB, {size / max(rows, 1):.1f} B/row")
+        table.row("store on disk", f"{size / 2**20:,.0f} MiB, {living / 2**20:,.0f} of them in living parts")
+        table.row("living parts", f"{living / max(rows, 1):.1f} B/row of {VALUES} values")
         for daemon in (self.hub, *self.relays):
             found = growth(daemon.resident)
             table.row(f"{daemon.name} resident", _words(found, self.minutes))

@@ -19,6 +19,8 @@ WARM_UP = 0.25
 SHORTEST_MINUTES = 20.0
 """A run that is shorter ends before the caches are full, and says nothing about memory."""
 
+_ACTIVE = "SELECT sum(bytes_on_disk) FROM system.parts WHERE database = currentDatabase() AND active"
+
 _EPOCHS = "SELECT epoch, count(), uniqExact(seq, view), max(seq) FROM samples GROUP BY epoch"
 
 
@@ -54,11 +56,15 @@ class Stored(msgspec.Struct, frozen=True):
     highest: int
 
 
-def read_store(dsn: str) -> dict[str, Stored]:
-    """Return epoch to what an embedded store that nobody has open holds of it."""
+def read_store(dsn: str) -> tuple[dict[str, Stored], int]:
+    """Return epoch to what an embedded store that nobody has open holds of it, and the bytes of its living parts.
+
+    Parts that were merged into others stay in the folder for eight minutes more.
+    """
     handle = connector(parse_dsn(dsn))()
     try:
-        return {epoch: Stored(*counts) for epoch, *counts in handle.query(_EPOCHS).result_rows}
+        found = {epoch: Stored(*counts) for epoch, *counts in handle.query(_EPOCHS).result_rows}
+        return found, int(handle.query(_ACTIVE).result_rows[0][0])
     finally:
         handle.close()
 

@@ -15,6 +15,7 @@ from gpufleet.doctor.hub.facts import Certificate
 from gpufleet.doctor.hub.locks import holder_of
 from gpufleet.model.time import to_datetime
 from gpufleet.sending.post import HubClient, Verdict
+from gpufleet.stores.clickhouse.schema import SCHEMA_VERSION
 from tests.fakes.batches import body
 from tests.support.authority import Authority
 from tests.support.command import gpufleet
@@ -67,7 +68,10 @@ async def test_a_hub_that_runs_and_one_that_was_killed(tmp_path: Path) -> None:
         hub.kill()
     checks = site.examine()
     assert "stopped" in checks["daemon"]["found"]
-    assert checks["store"] == checks["store"] | {"verdict": "ok", "found": "schema version 1; nobody has it open"}
+    assert checks["store"] == checks["store"] | {
+        "verdict": "ok",
+        "found": f"schema version {SCHEMA_VERSION}; nobody has it open",
+    }
     assert checks["log"]["verdict"] == "warning"
     assert checks["log"]["found"].startswith("3 batches of ")
     assert "the oldest for " in checks["log"]["found"]

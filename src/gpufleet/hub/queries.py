@@ -153,7 +153,7 @@ class Queries:
         Raises:
             RegistryError, StoreError: if one of them does not answer.
         """
-        await self._ask(self._registry.senders)
+        await self._ask(self._registry.clusters)
         await self._ask(lambda: self._store.readers("", ""))
 
     async def _ask(self, question: Callable[[], T]) -> T:
