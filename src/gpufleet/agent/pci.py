@@ -21,7 +21,9 @@ PCI_ONLY_METRICS = tuple(
 """What is absent of such a device: every metric of every GPU without dimensions but the address, which is
 known."""
 
-NVML = "nvml"
+DRIVER_READERS = ("nvml", "nvidia_smi")
+"""Readers that ask the NVIDIA driver, the most trusted first."""
+
 VFIO = "vfio-pci"
 NVIDIA = "nvidia"
 _DISPLAY_CLASSES = (0x0300, 0x0302, 0x0380)
@@ -36,15 +38,24 @@ def is_nvidia_gpu(function: PciFunction) -> bool:
     )
 
 
-def judge(function: PciFunction, nvml: Absent | None) -> Absent:
-    """Say why no reader shows this function; `nvml` is why that reader gives nothing, None when it works."""
+def judge(function: PciFunction, driver: Absent | None) -> Absent:
+    """Say why no reader shows this function; `driver` is why who asks the driver gives nothing, None when one works."""
     if function.driver is None:
         return Absent(Reason.NO_DRIVER, "no kernel driver is bound to it")
     if function.driver == VFIO:
         return Absent(Reason.BOUND_TO_VFIO, "it is handed to a guest")
     if function.driver != NVIDIA:
         return Absent(Reason.OTHER_DRIVER, f"the driver {function.driver} is bound to it")
-    return nvml or Absent(Reason.DRIVER_ERROR, "the driver does not show it")
+    return driver or Absent(Reason.DRIVER_ERROR, "the driver does not show it")
+
+
+def why_no_driver(state: State) -> Absent | None:
+    """Return why no reader gives what the driver says, by the most trusted that is to read; None if one works."""
+    there = {reader for reader, _ in state.statuses}
+    asked = [state.why_not(reader) for reader in DRIVER_READERS if reader in there]
+    if not asked:
+        return state.why_not(DRIVER_READERS[0])
+    return None if None in asked else asked[0]
 
 
 def pci_only(state: State, shown: Collection[str], now: float) -> list[tuple[View, Absent]]:
@@ -59,11 +70,11 @@ def pci_only(state: State, shown: Collection[str], now: float) -> list[tuple[Vie
     if inventory is None:
         return []
     stale = now - inventory.ended > STALE_INTERVALS * inventory.interval_seconds
-    nvml = state.why_not(NVML)
+    driver = why_no_driver(state)
     return [
         (
             View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=function.address),
-            Absent(Reason.STALE, "the PCI bus has not been read for a while") if stale else judge(function, nvml),
+            Absent(Reason.STALE, "the PCI bus has not been read for a while") if stale else judge(function, driver),
         )
         for function in inventory.functions
         if is_nvidia_gpu(function) and function.address not in shown
