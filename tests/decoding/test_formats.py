@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from gpufleet.exporters.table import TableExporter
 from gpufleet.hub.wal import Wal
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.event import Event
 from gpufleet.model.status import ReaderState
 from gpufleet.model.time import NANOS
 from gpufleet.spool import Spool
@@ -132,6 +134,15 @@ def test_batches_of_a_bundle_are_machines_by_their_evidence() -> None:
     assert snapshot.node.name == "node-a"
     assert [device.uuid for device in snapshot.devices] == ["GPU-1", "GPU-2"]
     assert snapshot.devices[0].readings["gpu_temperature_celsius"].absent is Reason.TIMEOUT
+
+
+def test_what_happened_is_in_the_document() -> None:
+    batch = make_batch(1, AT, samples=())
+    xid = Event(view=gpu_view(1), kind="xid", code=79, at=AT)
+    report = msgspec.structs.replace(batch.reports[0], events=(xid,), readers=())
+    _, decoded = of(encode(msgspec.structs.replace(batch, reports=(report,))))
+    (event,) = decoded.snapshots[0].events
+    assert (event.kind, event.code) == ("xid", 79)
 
 
 def test_a_segment_of_a_spool(segment: bytes) -> None:

@@ -7,6 +7,7 @@ from gpufleet.agent.outcome import Outcome
 from gpufleet.agent.state import State
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.round import Round
@@ -25,10 +26,11 @@ class Assembling:
     Args:
         machine: evidence of which it is.
         at: nanoseconds since 1970, for the document where no pass has a time.
+        events: what happened there, in any order.
     """
 
-    def __init__(self, machine: Machine, at: int) -> None:
-        self._state = State(machine, ())
+    def __init__(self, machine: Machine, at: int, events: Iterable[Event] = ()) -> None:
+        self._state = State(machine, (), events=sorted(events, key=lambda event: event.at))
         self._at = at
 
     def take(

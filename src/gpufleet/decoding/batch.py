@@ -1,7 +1,9 @@
 """A batch as a sender posts it."""
 
+from collections import deque
 from collections.abc import Sequence
 
+from gpufleet.agent.state import RECENT_EVENTS
 from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.codecs.batch.compression import MAGIC
 from gpufleet.decoding.assembling import Assembling
@@ -9,6 +11,7 @@ from gpufleet.decoding.format import Decoded, Format, Source
 from gpufleet.hub.normalise import normalise
 from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.snapshot import Snapshot
@@ -28,10 +31,12 @@ class _Told:
         self.samples: dict[tuple[str, str, Lane], Sample] = {}
         self.statuses: dict[tuple[str, Lane], ReaderStatus] = {}
         self.inventory: tuple[PciFunction, ...] | None = None
+        self.events: deque[Event] = deque(maxlen=RECENT_EVENTS)
 
     def take(self, report: MachineReport) -> None:
         self.machine = report.machine
         self.inventory = report.inventory or self.inventory
+        self.events.extend(report.events)
         for sample in report.samples:
             key = (sample.view.key if sample.view else "", sample.reader, sample.lane)
             if key not in self.samples or self.samples[key].measured_at <= sample.measured_at:
@@ -42,7 +47,7 @@ class _Told:
                 self.statuses[status.reader, status.lane] = status
 
     def snapshot(self, at: int) -> Snapshot:
-        machine = Assembling(self.machine, at)
+        machine = Assembling(self.machine, at, self.events)
         machine.take(self.samples.values(), statuses=self.statuses.values(), inventory=self.inventory)
         return machine.snapshot()
 

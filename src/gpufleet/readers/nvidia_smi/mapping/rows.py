@@ -65,6 +65,7 @@ PATHS: dict[str, tuple[str, ...]] = {
     "gpu_pcie_replays_total": ("pci/replay_counter", "pci/replays_since_reset"),
     "gpu_ecc_mode": ("ecc_mode/current_ecc", "ecc_mode/current"),
     "gpu_mig_mode": ("mig_mode/current_mig", "mig_mode/current"),
+    "gpu_mig_mode_pending": ("mig_mode/pending_mig", "mig_mode/pending"),
     "gpu_persistence_mode": ("persistence_mode",),
     "gpu_compute_mode": ("compute_mode",),
     "gpu_virtualization_mode": ("gpu_virtualization_mode/virtualization_mode",),
