@@ -18,10 +18,11 @@ import aiohttp
 from benchmarks.processes import children, cpu_seconds, proportional_mib, resident_mib
 from benchmarks.table import Table
 from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.parts import cut_into_mig, share_as_vgpus
 from tests.fakes.nvml.scenario import Scenario
 from tests.support.processes import Gpufleet, free_port, get_text
 
-GPUS, SECONDS, REQUESTS = 8, 30, 1000
+GPUS, VGPUS, SECONDS, REQUESTS = 8, 16, 30, 1000
 CONFIG = 'node = "bench"\n[lanes]\nfast = 1.0\nslow = 6.0\nstatic = 60.0\n'
 
 
@@ -38,11 +39,11 @@ async def ask(url: str) -> tuple[list[float], int]:
     return sorted(spans), size
 
 
-def main() -> int:
-    """Run and print."""
+def measure(title: str, scenario: Scenario) -> None:
+    """Run an agent over a scenario, and print what it took."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch:
         folder = Path(scratch)
-        driver = FakeNvml(folder, Scenario.healthy(GPUS))
+        driver = FakeNvml(folder, scenario)
         (folder / "agent.toml").write_text(CONFIG)
         port = free_port()
         arguments = ["agent", "--config", str(folder / "agent.toml"), "--listen", f"127.0.0.1:{port}"]
@@ -59,7 +60,7 @@ def main() -> int:
             proportional = [proportional_mib(pid) for pid in processes]
             series = sum(not line.startswith("#") for line in get_text(url).splitlines())
             agent.stop()
-    table = Table(f"agent: {GPUS} fake GPUs, all readers", "what", "figure")
+    table = Table(f"agent: {title}, all readers", "what", "figure")
     table.row("processor time a round, agent", f"{used[0] / SECONDS * 1e3:.1f} ms")
     table.row("processor time a round, NVML child", f"{sum(used[1:]) / SECONDS * 1e3:.1f} ms")
     table.row("resident, agent + child", f"{resident[0]:.0f} + {sum(resident[1:]):.0f} MiB")
@@ -68,6 +69,19 @@ def main() -> int:
     table.row("/metrics p50", f"{spans[len(spans) // 2] * 1e3:.2f} ms")
     table.row("/metrics p99", f"{spans[len(spans) * 99 // 100] * 1e3:.2f} ms")
     table.print()
+
+
+def main() -> int:
+    """Run and print."""
+    measure(f"{GPUS} fake GPUs", Scenario.healthy(GPUS))
+    shared = Scenario.healthy(GPUS)
+    for gpu in range(GPUS):
+        share_as_vgpus(shared, gpu, VGPUS)
+    measure(f"{GPUS} fake GPUs x {VGPUS} vGPUs", shared)
+    cut = Scenario.healthy(GPUS)
+    for gpu in range(GPUS):
+        cut_into_mig(cut, gpu)
+    measure(f"{GPUS} fake GPUs x 7 MIG devices", cut)
     return 0
 
 

@@ -140,9 +140,13 @@ async def test_a_scheduler_that_cannot_be_asked_is_absent_and_not_unknown(
 # --- what they use ------------------------------------------------------------------------------------------
 
 
-async def test_without_a_new_sample_there_is_no_value_and_no_error(fake: FakeNvml, start: Start) -> None:
+@pytest.mark.parametrize("inclusive", [None, 1])
+async def test_without_a_new_sample_there_is_no_value_and_no_error(
+    fake: FakeNvml, start: Start, inclusive: int | None
+) -> None:
     (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
     at, host = 1_700_000_000_000_000, fake.scenario.devices[2]
+    host.numbers[f"{USE}_inclusive"] = inclusive  # whether the driver gives the sample of that instant once more
     host.rows[USE] = [use_of(3200, at)]
     fake.apply()
     reader, uuid = start(fake), said.texts[f"{I}UUID"] or ""
@@ -153,6 +157,7 @@ async def test_without_a_new_sample_there_is_no_value_and_no_error(fake: FakeNvm
     )
     assert parts(again, 2)[uuid].values["gpu_memory_used_bytes"] == said.numbers[f"{I}FbUsage"]
     assert not again.errors
+    assert fake.calls()[f"{I}UUID", 3200] == 2  # nothing odd about that
     host.rows[USE].append((at + 1_000_000, 3200, 7, 8, 9, 10, 11, 12))
     fake.apply()
     assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.08

@@ -73,7 +73,7 @@ static int use_since(int subject, uint64_t last_seen, unsigned *type, unsigned *
   for (unsigned i = 0; i < rows(subject, table); i++) {
     const struct entry *e = row(subject, table, i);
     uint64_t at = e->n[0] < 31536000000000ULL ? now - e->n[0] : e->n[0];
-    if (at <= last_seen) continue;
+    if (at < last_seen || (at == last_seen && !find(subject, "nvmlDeviceGetVgpuUtilization_inclusive", 0))) continue;
     if (found < room && out) {
       out[found].at = at;
       out[found].instance = (unsigned)e->n[1];
