@@ -17,7 +17,7 @@ import pytest
 from gpufleet.codecs.batch import encode
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import to_datetime
-from tests.fakes.batches import body, make_batch
+from tests.fakes.batches import NODE, body, make_batch
 from tests.support.authority import Authority
 from tests.support.command import gpufleet
 from tests.support.processes import free_port
@@ -111,6 +111,19 @@ async def test_senders_show_since_when_something_waits(tmp_path: Path) -> None:
     titles, row = out.splitlines()
     assert "oldest unsent" in titles
     assert f"{to_datetime(at - 60 * 10**9):%Y-%m-%d %H:%M:%S}Z" in row
+
+
+async def test_senders_show_that_two_machines_count_as_one(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        await site.post(body(1, now()))
+        clone = msgspec.structs.replace(NODE, machine_id="b" * 32, system_uuid="other", boot_id="other")
+        with pytest.raises(AssertionError):  # turned away
+            await site.post(body(1, now() + 1, machine=clone))
+        code, out, _ = await run("query", "senders", "--hub", site.hub.url)
+    assert code == 0
+    titles, row = out.splitlines()[:2]
+    assert titles.split()[-1] == "conflict"
+    assert "1 batches: " in row
 
 
 async def test_the_audit_log_from_the_shell(site: Site) -> None:

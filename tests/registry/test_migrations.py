@@ -10,7 +10,8 @@ from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.errors import RegistryError
 from gpufleet.model.ledger import FlushIntent, Held, SequenceKey
 from gpufleet.model.machine import Machine
-from gpufleet.registry.database import Database
+from gpufleet.registry.database import Database, sqlite_file
+from gpufleet.registry.migrations import NEWEST
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.registry.tokens import SqlTokens
 
@@ -76,3 +77,32 @@ def test_a_step_that_fails_leaves_the_version_before_it(tmp_path: Path) -> None:
     connection.close()
     database.migrate()
     database.close()
+
+
+def test_version_and_damage_of_a_registry_can_be_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "r.sqlite"
+    database = Database.open(f"sqlite:///{file}")
+    assert database.version() == 0
+    database.migrate()
+    assert (database.version(), database.damage()) == (NEWEST, "")
+    database.close()
+    with sqlite3.connect(file) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_schema SET rootpage = 2 WHERE name = 'senders'")
+    database = Database.open(f"sqlite:///{file}")
+    assert database.damage()
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("dsn", "file"),
+    [
+        ("sqlite:////a/b.sqlite", Path("/a/b.sqlite")),
+        ("sqlite://", None),
+        ("sqlite:///:memory:", None),
+        ("postgresql+psycopg://user:password@host/db", None),
+        ("nonsense", None),
+    ],
+)
+def test_the_file_of_a_dsn(dsn: str, file: Path | None) -> None:
+    assert sqlite_file(dsn) == file

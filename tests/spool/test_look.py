@@ -1,0 +1,50 @@
+"""Looking into a spool: what opening would find, and nothing is changed by it."""
+
+from pathlib import Path
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpufleet.spool import Spool
+from gpufleet.spool.look import look
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    bodies=st.lists(st.binary(max_size=120), max_size=30),
+    gone=st.sets(st.integers(1, 30)),
+    torn=st.integers(0, 40),
+)
+def test_it_tells_what_opening_finds(tmp_path: Path, bodies: list[bytes], gone: set[int], torn: int) -> None:
+    folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+    spool = Spool.open(folder, max_bytes=1 << 20, segment_bytes=400)
+    for body in bodies:
+        spool.append(body)
+    spool.sync()
+    spool.acknowledge([seq for seq in gone if seq <= len(bodies)])
+    beside = look(folder)
+    assert (beside.records, beside.size) == (spool.depth.records, spool.depth.bytes), "also while its owner has it"
+    spool.close()
+    newest = max(folder.glob("*.seg"), default=None)
+    if newest is not None and torn:
+        with newest.open("ab") as file:
+            file.write(b"GFrc" + bytes(torn))
+    before = contents(folder)
+    found = look(folder)
+    assert contents(folder) == before
+    spool = Spool.open(folder, max_bytes=1 << 20, segment_bytes=400)
+    waiting = spool.read(max_records=1000, max_bytes=1 << 20)
+    spool.close()
+    assert found.records == len(waiting)
+    assert found.size == sum(len(body) for _, body in waiting)
+    assert found.oldest == (waiting[0][1] if waiting else None)
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    found = look(tmp_path / "none")
+    assert (found.records, found.size, found.oldest) == (0, 0, None)
+    assert not (tmp_path / "none").exists()
