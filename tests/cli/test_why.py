@@ -54,7 +54,8 @@ def test_every_reading_is_explained(agent_url: str) -> None:
     assert (power["reader"], power["side"], power["unit"]) == ("nvml", "host", "watts")
     assert power["age_seconds"] > 0
     assert lines["gpu_fan_speed_ratio"]["absent"] == "not_collected" if "gpu_fan_speed_ratio" in lines else True
-    expected = {m.name for m in CATALOGUE.values() if Subject.GPU in m.subjects and not m.dims}
+    gpu = [metric for metric in CATALOGUE.values() if Subject.GPU in metric.subjects and metric.role is None]
+    expected = {metric.name for metric in gpu if not metric.dims}
     assert expected <= set(lines)
     assert lines["gpu_vbios_version"]["absent"] == "not_collected"
     assert "reader nvml partial: gpu/GPU-00000001-0000: hung in nvmlDeviceGetTemperatureV" in document["facts"]
@@ -74,6 +75,13 @@ def test_an_absence_by_nature_quotes_the_catalogue(fake: FakeNvml) -> None:
     fan = next(line for line in document["parts"][0]["lines"] if line["metric"].startswith("gpu_fan_speed_ratio"))
     assert (fan["absent"], fan["catalogue"]) == ("not_supported", "passively cooled boards have no fan")
     assert "recognised by index, which can change when the machine restarts" in document["facts"]
+
+
+def test_a_gpu_that_hosts_no_vgpu_is_told_nothing_of_them(fake: FakeNvml) -> None:
+    done = gpufleet("why", "0", "--json", env=fake.environment)
+    names = [line["metric"] for part in json.loads(done.stdout)["parts"] for line in part["lines"]]
+    assert "gpu_mig_mode_pending" in names
+    assert not [name for name in names if "vgpu" in name or name.startswith("gpu_mig_devices")]
 
 
 def test_the_host_can_be_asked_about_too(agent_url: str) -> None:

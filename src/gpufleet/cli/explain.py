@@ -11,6 +11,7 @@ from gpufleet.model.answer import AllocationAnswer
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.view import ViewKind
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -136,8 +137,13 @@ def _dimension_lines(dimensions: Iterable[DimReading], now: dt.datetime | None) 
 
 
 def _untold(device: Device) -> Iterable[Line]:
-    """Give the metrics that such a device can have and that no reader has said anything of."""
+    """Give the metrics that such a device can have and that no reader has said anything of.
+
+    What only GPUs in some role have is told by whoever finds them in it.
+    """
     for metric in CATALOGUE.values():
+        if device.kind is ViewKind.GPU and metric.role is not None:
+            continue
         if Subject(device.kind) in metric.subjects and not metric.dims and metric.name not in device.readings:
             detail = "no reader has told of it"
             yield Line(metric=metric.name, unit=metric.unit, absent=Reason.NOT_COLLECTED, detail=detail)
