@@ -22,6 +22,7 @@ class FakeHub:
         self.posts: list[WireBatch] = []
         self.taken: list[WireBatch] = []
         self.takes_bundles = True
+        self.words = '{"detail": "as the test says"}'
         self.tokens: set[str] = set()
         self.url = ""
         self.arrived = asyncio.Event()
@@ -58,7 +59,7 @@ class FakeHub:
         if request.content_type != "application/vnd.gpufleet.batch":
             return web.json_response({"detail": "what is that?"}, status=415)
         status, headers = self._judge(await request.read())
-        return web.json_response({"detail": "as the test says"}, status=status, headers=headers)
+        return web.Response(text=self.words, status=status, headers=headers, content_type="application/json")
 
     def _judge(self, body: bytes) -> Answer:
         batch = decode(body)

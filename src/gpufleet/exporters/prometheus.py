@@ -160,7 +160,7 @@ def _readers(page: Page, node: dict[str, str], reports: Iterable[ReaderReport]) 
             page.add("gpufleet_reader_last_success_timestamp_seconds", labels, report.last_success.timestamp())
         if report.state is ReaderState.NEVER:
             continue
-        page.add("gpufleet_reader_success", labels, int(report.state is not ReaderState.FAILED))
+        page.add("gpufleet_reader_success", labels, int(report.state in (ReaderState.OK, ReaderState.PARTIAL)))
         page.add("gpufleet_reader_partial", labels, int(report.state is ReaderState.PARTIAL))
         page.add("gpufleet_reader_duration_seconds", labels, report.duration_seconds)
         page.add("gpufleet_reader_consecutive_failures", labels, report.failures)

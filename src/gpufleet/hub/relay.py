@@ -28,9 +28,6 @@ HOLD_SECONDS = 30.0
 STOP_SECONDS = 5.0
 """How long stopping waits for the next hub to take what is left; the rest stays in the log."""
 
-FORBIDDEN = 403
-"""The answer that is about this one body, and may change: its cluster is not served there yet."""
-
 
 class Forwarder:
     """Empties a log into the next hub. Lives on the event loop.
@@ -158,7 +155,7 @@ class Forwarder:
             self._busy.difference_update(record.seq for record in records if record.seq not in held_for)
         if done:
             self._recovered()
-        elif answers[0].status != FORBIDDEN:
+        elif not answers[0].is_of_this_body:
             self._failed(answers[0])
         self._settled.set()
         if self.failures_in_a_row:
@@ -181,7 +178,7 @@ class Forwarder:
                 await self._set_aside(record, answer)
             case Verdict.LATER:
                 self.failures += 1
-                if answer.status == FORBIDDEN:
+                if answer.is_of_this_body:
                     self._say(answer)
                     held_for[record.seq] = HOLD_SECONDS
                 return False

@@ -6,7 +6,10 @@ import msgspec
 
 
 class Reason(enum.StrEnum):
-    """Why a reading, or a whole answer, is absent. The set is closed: a new cause gets a new row here."""
+    """Why a reading, or a whole answer, is absent. The set is closed: a new cause gets a new row here.
+
+    What a newer build calls by a name that is not here is `UNKNOWN`: the reading stays absent.
+    """
 
     # the stack below the reader
     NO_LIBRARY = "no_library"  # libnvidia-ml.so.1 is not installed
@@ -40,6 +43,12 @@ class Reason(enum.StrEnum):
     NOT_ATTRIBUTED = "not_attributed"  # nothing tells which device this pod, job or VM holds
     NOT_STARTED = "not_started"  # the allocation's time has not begun
     ENDED = "ended"  # the allocation is over
+    # between builds
+    UNKNOWN = "unknown"  # a newer build said why, by a name that this one does not know
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Reason | None":
+        return cls.UNKNOWN if isinstance(value, str) else None
 
 
 class Absent(msgspec.Struct, frozen=True, gc=False):

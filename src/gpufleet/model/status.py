@@ -8,12 +8,17 @@ from gpufleet.model.catalogue.metric import Lane
 
 
 class ReaderState(enum.StrEnum):
-    """What the last pass of a reader's lane came to."""
+    """What the last pass of a reader's lane came to. A name that a newer build has and this one not is `UNKNOWN`."""
 
     OK = "ok"
     PARTIAL = "partial"  # some devices answered, some did not
     FAILED = "failed"
     NEVER = "never"  # not completed a pass yet
+    UNKNOWN = "unknown"  # a newer build has a name for it that this one does not know
+
+    @classmethod
+    def _missing_(cls, value: object) -> "ReaderState | None":
+        return cls.UNKNOWN if isinstance(value, str) else None
 
 
 class ReaderStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

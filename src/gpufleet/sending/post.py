@@ -1,8 +1,9 @@
 """Posts bodies to a hub, and says what its answers mean.
 
 What the hub does not take now (no answer, 5xx, 408, 429), or not from anybody at this address or not yet of this
-cluster (401, 403, 404, 405, 407, redirects), is to be posted again. 409 says that another machine counts under the same
-epoch. Any other 4xx is about that one body.
+cluster (401, 403, 404, 405, 407, redirects), is to be posted again. So is a body of a version of the format that the
+hub does not read: a newer one will. 409 says that another machine counts under the same epoch. Any other 4xx is about
+that one body.
 """
 
 import enum
@@ -27,9 +28,20 @@ ANSWER_BYTES = 1 << 20
 WORDS = 300
 """Characters of an answer that are worth repeating."""
 
+BAD_VERSION = "bad_version"
+"""What a hub calls a batch in a version of the format that it does not read."""
+
 _CONFLICT = 409
+_FORBIDDEN = 403
 _LATER = frozenset({401, 403, 404, 405, 407, 408, 425, 429})
 _DECODER = msgspec.json.Decoder(BundleAnswer)
+
+
+class _Error(msgspec.Struct):
+    error: str = ""
+
+
+_ERROR_DECODER = msgspec.json.Decoder(_Error)
 
 
 class Verdict(enum.Enum):
@@ -48,11 +60,13 @@ class Answer(msgspec.Struct, frozen=True):
         status: of HTTP; 0 for no answer.
         words: what it said, or why there was no answer.
         retry_after: seconds that it asks to be left alone, or None.
+        error: what it calls the error, or empty.
     """
 
     status: int
     words: str
     retry_after: float | None = None
+    error: str = ""
 
     @property
     def verdict(self) -> Verdict:
@@ -61,9 +75,14 @@ class Answer(msgspec.Struct, frozen=True):
             return Verdict.TAKEN
         if self.status == _CONFLICT:
             return Verdict.CONFLICT
-        if 400 <= self.status < 500 and self.status not in _LATER:
+        if 400 <= self.status < 500 and self.status not in _LATER and self.error != BAD_VERSION:
             return Verdict.REFUSED
         return Verdict.LATER
+
+    @property
+    def is_of_this_body(self) -> bool:
+        """Whether it is about this one body, and may change when somebody changes the hub."""
+        return self.status == _FORBIDDEN or self.error == BAD_VERSION
 
     def __str__(self) -> str:
         return f"answers {self.status}: {self.words[:WORDS]}" if self.status else self.words[:WORDS]
@@ -141,7 +160,9 @@ class HubClient:
                 headers["Authorization"] = f"Bearer {self._token()}"
             async with self._request(content, headers) as answer:
                 retry_after = parse_retry_after(answer.headers.get("Retry-After", ""), datetime.now(UTC))
-                return Answer(answer.status, (await _read(answer)).decode("utf-8", "replace").strip(), retry_after)
+                content = await _read(answer)
+                words = content.decode("utf-8", "replace").strip()
+                return Answer(answer.status, words, retry_after, _error(answer.status, content))
         except ConfigError as error:
             return Answer(0, str(error))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -171,4 +192,14 @@ def _each(whole: Answer, count: int) -> list[Answer]:
         return [Answer(0, f"the answer to a bundle cannot be read: {error}")] * count
     if len(answers) != count:
         return [Answer(0, f"{len(answers)} answers to a bundle of {count}")] * count
-    return [Answer(one.status, f"{one.error}: {one.detail}", one.retry_after) for one in answers]
+    return [Answer(one.status, f"{one.error}: {one.detail}", one.retry_after, one.error) for one in answers]
+
+
+def _error(status: int, content: bytes) -> str:
+    """Return what a hub calls an error; empty where whoever answers is no hub."""
+    if status < 400:
+        return ""
+    try:
+        return _ERROR_DECODER.decode(content).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""

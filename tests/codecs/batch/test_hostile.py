@@ -121,7 +121,7 @@ def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
         (put("a\0b", 3), "sender: a NUL character in a name"),
         (put({"name": "x", "kind": "toaster"}, 8, 0), "machines[0].kind: invalid enum value 'toaster'"),
         (put({"kind": "gpu", "side": "host"}, 9, 0), "views[0]: has neither uuid nor pci_address nor instance"),
-        (put("because", 10, 0, 0, 1), "absences[0][0].reason: invalid enum value 'because'"),
+        (put(5, 10, 0, 0, 1), "absences[0][0].reason: expected `str`, got `int`"),
         (put("often", 11, 0, 1), "samples[0].lane: not one of event, fast, slow, static"),
         (put("hearsay", 11, 0, 2), "samples[0].provenance: not one of"),
         (put(["a"], 11, 0, 3), "samples[0].columns: 4 columns for 1 metrics"),

@@ -18,6 +18,8 @@ CONTENT_TYPE = "application/vnd.gpufleet.batch"
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(WireBatch)
+_ELEMENTS_DECODER = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_EPOCH_PLACE, _SEQ_PLACE = (WireBatch.__struct_fields__.index(name) for name in ("epoch", "seq"))
 _DEFAULT_LIMITS = Limits()
 
 
@@ -91,6 +93,15 @@ def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS) -> WireBatch:
 
 
 def renumber(body: bytes, epoch: str, seq: int) -> bytes:
-    """Return the same batch under another epoch and number; raises as `decode` and `encode`."""
-    wire = msgspec.structs.replace(decode(body), epoch=epoch, seq=seq)
-    return encode_wire(wire, compress=body.startswith(MAGIC))
+    """Return the same batch under another epoch and number, with whatever in it is newer than this build.
+
+    Raises as `decode`.
+    """
+    decode(body)  # what is not well formed is not passed on
+    is_packed = body.startswith(MAGIC)
+    message = decompress(body, _DEFAULT_LIMITS.message_bytes) if is_packed else body
+    elements = _ELEMENTS_DECODER.decode(message)
+    for place, value in ((_EPOCH_PLACE, epoch), (_SEQ_PLACE, seq)):
+        elements[place] = msgspec.Raw(_ENCODER.encode(value))
+    message = _ENCODER.encode(elements)
+    return compress_message(message) if is_packed else message

@@ -1,0 +1,136 @@
+"""Senders that are newer than the hub: what it cannot read yet waits, and is told."""
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpufleet.agent.memory import Memory
+from gpufleet.agent.push import Pusher
+from gpufleet.agent.queue import Queue
+from gpufleet.agent.stats import SendStats
+from gpufleet.codecs.batch import encode
+from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.relay import Forwarder
+from gpufleet.hub.renumbering import Renumbering
+from gpufleet.hub.wal import Wal
+from gpufleet.sending.pace import Pace
+from gpufleet.sending.post import Answer, HubClient, Verdict
+from gpufleet.sending.refused import Refused
+from gpufleet.spool import Spool
+from tests.fakes.batches import make_batch
+from tests.fakes.clock import FakeClock
+from tests.fakes.hub import FakeHub
+from tests.fakes.old_hub import RULES, OldHub
+from tests.support.waiting import wait_until_async
+from tests.web.hub.site import running_site
+
+NOW = 10**18
+
+
+def of_version(version: int, seq: int) -> bytes:
+    """Make a batch of a version that may not exist yet: its first element says so, the rest is its own affair."""
+    elements = msgspec.msgpack.decode(encode(make_batch(seq, NOW), compress=False))
+    return msgspec.msgpack.encode([version, *elements[1:]])
+
+
+async def test_the_stored_rules_are_what_this_build_does(tmp_path: Path) -> None:
+    rules = json.loads((RULES / "hub-1.json").read_text())
+    async with running_site(tmp_path) as site, HubClient(site.hub.url, name="t", timeout_seconds=20) as client:
+        for error, given, body in (("bad_version", "2", of_version(2, 1)),):
+            status, words = rules["answers"][error]
+            answer = await client.post(body)
+            assert (answer.status, answer.error) == (status, error)
+            assert json.loads(answer.words) == {name: text.replace("GIVEN", given) for name, text in words.items()}
+        answer = await client.post(of_version(1, 1))
+        assert answer.status == 200
+        assert json.loads(answer.words) == {**rules["answers"]["accepted"][1], "seq": 1}
+
+
+async def test_an_agent_keeps_what_an_older_hub_does_not_read_and_says_why(tmp_path: Path) -> None:
+    queue = Queue(lambda: Spool.open(tmp_path / "spool", max_bytes=1 << 20), Memory(1 << 20))
+    await queue.open()
+    for _ in range(3):
+        await queue.put(lambda _, seq: of_version(2, seq))
+    stats = SendStats()
+    async with OldHub.running("hub-1") as hub:
+        pusher = Pusher(
+            queue,
+            HubClient(hub.url, name="test", timeout_seconds=5),
+            backfill=Pace(10_000),
+            refused=Refused(tmp_path / "refused"),
+            stats=stats,
+            clock=FakeClock(),
+            jitter=lambda: 0.0,
+        )
+        task = asyncio.create_task(pusher.run())
+
+        async def told() -> bool:
+            return stats.failures >= 2
+
+        await wait_until_async(told)
+        assert "version: 2, and this build reads 1" in stats.last_error
+        assert (queue.records, stats.refused, stats.acknowledged) == (3, 0, 0)
+        assert not (tmp_path / "refused").exists()
+        hub.rules["versions"].append(2)
+
+        async def delivered() -> bool:
+            return queue.records == 0
+
+        await wait_until_async(delivered)
+        assert sorted(hub.taken) == [(2, 1), (2, 2), (2, 3)]
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    queue.close()
+
+
+@pytest.mark.parametrize("bundles", [True, False])
+async def test_a_relay_keeps_it_too_and_passes_the_rest_on(tmp_path: Path, bundles: bool) -> None:
+    wal = Wal.open(tmp_path / "wal", max_bytes=64 << 20, max_body_bytes=1 << 20)
+    await asyncio.gather(*(wal.append(NOW, of_version(1 + seq % 2, seq)) for seq in range(1, 21)))
+    async with OldHub.running("hub-1") as hub:
+        hub.rules["bundles"] = bundles
+        forwarder = Forwarder(
+            wal,
+            HubClient(hub.url, name="test", timeout_seconds=5, connections=2),
+            connections=2,
+            refused=Refused(tmp_path / "refused"),
+            renumbering=Renumbering(Ledger({})),
+            jitter=lambda: 0.0,
+        )
+        task = asyncio.create_task(forwarder.run())
+
+        async def rest() -> bool:
+            return wal.waiting_records == 10
+
+        await wait_until_async(rest)
+        assert {version for version, _ in hub.taken} == {1}
+        assert "reads 1" in forwarder.last_error
+        assert hub.refused.count("bad_version") <= 10, "what was refused is not posted over and over"
+        assert forwarder.refused == 0
+        forwarder.stop()
+        await task
+    assert wal.waiting_records == 10
+    wal.close()
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"error": 5}', '{"error": "bad_batch"}', "[" * 5000, "<html>bad_version</html>"]
+)
+async def test_only_a_hub_s_own_word_makes_a_body_wait(content: str) -> None:
+    async with FakeHub.running() as hub:
+        hub.words = content
+        hub.answer = lambda _: (400, {})
+        async with HubClient(hub.url, name="test", timeout_seconds=5) as client:
+            assert (await client.post(of_version(1, 1))).verdict is Verdict.REFUSED
+
+
+def test_what_the_answers_about_one_body_are() -> None:
+    assert Answer(400, "", error="bad_version").verdict is Verdict.LATER
+    assert Answer(400, "", error="bad_version").is_of_this_body
+    assert Answer(403, "").is_of_this_body
+    assert not Answer(503, "").is_of_this_body

@@ -1,0 +1,148 @@
+"""Senders of other builds at this hub: older ones are read for ever, newer ones as far as they are understood."""
+
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpufleet.codecs.batch import decode, to_rows
+from gpufleet.codecs.bundle import unpack
+from gpufleet.hub.counters import NAMES_KEPT
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.status import ReaderState
+from gpufleet.sending.post import HubClient
+from gpufleet.spool import Spool
+from tests.codecs.batch.stored import VERSIONS, expected
+from tests.support.waiting import wait_until_async
+from tests.web.hub.site import Site, running_site
+
+NODE = (VERSIONS[-1] / "node.msgpack").read_bytes()
+"""One host sample and two GPUs, as the newest version writes it."""
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path / "hub", clusters=("local", "north")) as site:
+        yield site
+
+
+def newer(change: Callable[[list[Any]], None]) -> bytes:
+    elements: list[Any] = msgspec.msgpack.decode(NODE)
+    change(elements)
+    return msgspec.msgpack.encode(elements)
+
+
+def stored(site: Site) -> Any:
+    (accepted,) = site.store.writes[-1][1]
+    return to_rows(accepted.batch)
+
+
+async def unknown(site: Site) -> dict[str, float]:
+    start = 'gpufleet_hub_unknown_metrics_total{metric="'
+    lines = [line for line in (await site.text("/metrics")).splitlines() if line.startswith(start)]
+    return {line.removeprefix(start).partition('"')[0]: float(line.split()[-1]) for line in lines}
+
+
+@pytest.mark.parametrize("folder", VERSIONS, ids=lambda one: one.name)
+async def test_everything_that_was_ever_stored_is_taken(site: Site, folder: Path, tmp_path: Path) -> None:
+    meant = expected(folder)
+    await site.post(*unpack((folder / "relay.bundle").read_bytes()))
+    seqs = {(one.batch.cluster, one.batch.seq) for _, write, *_ in site.store.writes for one in write}
+    assert seqs == {(meant[name]["cluster"], meant[name]["seq"]) for name in ("node", "node-later", "everything")}
+    spool = Spool.open(shutil.copytree(folder / "spool", tmp_path / "spool"), max_bytes=1 << 20)
+    await site.post(*(body for _, body in spool.read(max_records=100, max_bytes=1 << 20)))
+    spool.close()
+
+
+async def test_fields_that_are_not_known_here_are_passed_over(site: Site) -> None:
+    def change(batch: list[Any]) -> None:
+        batch[1] = 9_999  # a catalogue of the far future
+        batch.append({"new": [1]})
+        batch[7]["new"] = 1
+        batch[8][0]["new"] = 1
+        batch[10][0][0] += ["", "new"]
+        for block in batch[11]:
+            block.append(["new"])
+        batch[13][0] += [[], None, ["new"]]
+        batch[13][0][2][0]["new"] = None
+
+    await site.post(newer(change))
+    assert stored(site) == to_rows(decode(NODE))
+
+
+async def test_metrics_that_are_not_known_here_are_counted_by_name(site: Site) -> None:
+    def change(batch: list[Any]) -> None:
+        for block in batch[11]:
+            block[3].append("gpu_hype_ratio")
+            block[9].append([0.5] * len(block[4]))
+        names = ["gpu_tensor_mood", *batch[11][0][:3], [0], [-1], batch[11][0][6][:1], [0], [["x"]], [1], [-1]]
+        batch[12].append(names)
+
+    await site.post(newer(change))
+    assert stored(site) == to_rows(decode(NODE))
+    assert await unknown(site) == {"gpu_hype_ratio": 3, "gpu_tensor_mood": 1}
+
+
+async def test_names_from_outside_do_not_grow_the_page_without_bound(site: Site) -> None:
+    def change(batch: list[Any]) -> None:
+        block = batch[11][0]
+        new = [f"new_{number}" for number in range(NAMES_KEPT + 50)]
+        block[3] += new
+        block[9] += [[1] * len(block[4]) for _ in new]
+
+    await site.post(newer(change))
+    counted = await unknown(site)
+    assert len(counted) == NAMES_KEPT + 1
+    rows = counted["new_0"]
+    assert counted["_other"] == 50 * rows > 0
+
+
+async def test_a_reason_or_a_state_that_is_not_known_here_is_unknown_and_never_healthy(site: Site) -> None:
+    def change(batch: list[Any]) -> None:
+        batch[10][0][0][1] = "sulking"
+        batch[13][0][2][0]["state"] = "superb"
+
+    await site.post(newer(change))
+    report = stored(site).reports[0]
+    absent = [value for one in report.samples for value in one.values.values() if isinstance(value, Absent)]
+    assert absent
+    assert {one.reason for one in absent} == {Reason.UNKNOWN}
+    assert [one.state for one in report.readers] == [ReaderState.UNKNOWN]
+
+
+async def test_a_state_of_a_metric_that_is_not_known_here_costs_its_cell_alone(site: Site) -> None:
+    def change(batch: list[Any]) -> None:
+        for block in batch[11]:
+            if block[0] == "nvml":
+                block[3].append("gpu_recovery_action")
+                block[9].append(["none", "meditate"])
+
+    await site.post(newer(change))
+    found = [one.values["gpu_recovery_action"] for one in stored(site).reports[0].samples if one.reader == "nvml"]
+    assert found == ["none", Absent(Reason.INVALID_VALUE, "not a state")]
+    assert 'gpufleet_hub_invalid_values_total{metric="gpu_recovery_action"} 1' in await site.text("/metrics")
+
+
+CLOSED: dict[str, Callable[[list[Any]], object]] = {
+    "machines[0].kind": lambda batch: batch[8][0].update(kind="toaster"),
+    "views[0].kind": lambda batch: batch[9][0].update(kind="tpu"),
+    "views[0].side": lambda batch: batch[9][0].update(side="inside"),
+    "samples[0].lane": lambda batch: batch[11][0].__setitem__(1, "often"),
+    "samples[0].provenance": lambda batch: batch[11][0].__setitem__(2, "hearsay"),
+}
+
+
+@pytest.mark.parametrize("field", CLOSED)
+async def test_what_says_whose_a_value_is_is_never_guessed(site: Site, field: str) -> None:
+    async with HubClient(site.hub.url, name="test", timeout_seconds=20) as client:
+        answer = await client.post(newer(CLOSED[field]))  # type: ignore[arg-type]  # what it returns is of no use
+    assert (answer.status, answer.error) == (400, "bad_batch")
+    assert field in answer.words
+
+    async def counted() -> bool:
+        return 'gpufleet_hub_rejected_batches_total{reason="bad_batch"} 1' in await site.text("/metrics")
+
+    await wait_until_async(counted)
