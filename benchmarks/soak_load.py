@@ -64,6 +64,7 @@ class Node:
         self.epoch = secrets.token_hex(16)
         self.acknowledged = 0
         self.made = 0
+        self._started_at = time.time_ns()
         self._machine = Machine(name=f"soak-{number:06d}", machine_id=f"{number + 1:032x}", boot_id=f"boot-{number}")
         self._views = [
             View(
@@ -95,7 +96,7 @@ class Node:
                 epoch=self.epoch,
                 seq=self.made,
                 sent_at=now,
-                heartbeat=Heartbeat(interval_seconds=30, version=__version__, started_at=now),
+                heartbeat=Heartbeat(interval_seconds=30, version=__version__, started_at=self._started_at),
                 machines=[self._machine],
                 views=self._views,
                 absences=absences,

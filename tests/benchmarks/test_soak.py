@@ -25,13 +25,17 @@ def test_a_short_run_of_a_small_fleet_is_good() -> None:
 
 def test_every_body_is_a_batch_of_forty_good_values_a_gpu() -> None:
     node = Node(200)
+    started: set[int] = set()
     for seq in range(1, 500):
         batch = decode(node.next_body(NOW))
         assert (batch.seq, batch.epoch) == (seq, node.epoch)
+        assert batch.heartbeat is not None
+        started.add(batch.heartbeat.started_at)
         (block,) = batch.samples
         assert (len(block.metrics), len(block.machine)) == (VALUES, GPUS_A_NODE)
         found = normalise(batch, NOW)
         assert (found.invalid_values, found.unknown_metrics, found.future_rows) == ({}, {}, 0)
+    assert len(started) == 1, "one process, that goes on"
 
 
 def test_nodes_tell_different_things() -> None:
