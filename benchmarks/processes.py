@@ -1,5 +1,6 @@
 """What a process has used, from its files in /proc."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -30,5 +31,10 @@ def children(pid: int) -> list[int]:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Return the sizes of all files below a folder."""
-    return sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
+    """Return the sizes of all files below a folder, less those that go away meanwhile, as merged parts do."""
+    size = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                size += Path(where, name).lstat().st_size
+    return size

@@ -85,7 +85,8 @@ class Asker:
             for number in range(count):
                 target = Target(cluster="local", machine=f"soak-{number * (self._nodes // count):06d}")
                 spec = AllocationSpec(kind=AllocationKind.BARE_METAL, target=target)
-                await session.put(f"/v1/allocations/a{number}", data=msgspec.json.encode(spec))
+                async with session.put(f"/v1/allocations/a{number}", data=msgspec.json.encode(spec)) as answer:
+                    answer.raise_for_status()
             turn = 0
             while True:
                 which = f"/v1/allocations/a{turn % count}"
@@ -149,7 +150,9 @@ class Soak:
             drained = await self._drain(session)
             await self._tell(session, max(time.monotonic() - minute, 0.1))
             asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            (ended,) = await asyncio.gather(asking, return_exceptions=True)
+            if isinstance(ended, Exception):
+                self.asker.failed.append(f"no more questions were asked: {ended!r}")
         return self._judge(drained)
 
     async def _pages(self, session: aiohttp.ClientSession) -> tuple[str, list[str]]:

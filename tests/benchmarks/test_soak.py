@@ -1,10 +1,14 @@
 """The soak itself: what it finds good, and that it finds what is not."""
 
+import shutil
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
+from benchmarks.processes import folder_bytes
 from benchmarks.soak_judge import FLAT_RATIO, Stored, audit, growth
 from benchmarks.soak_load import GPUS_A_NODE, VALUES, Node
 from gpufleet.codecs.batch import decode
@@ -81,3 +85,22 @@ def test_the_audit_finds_what_is_missing_twice_or_strange(stored: dict[str, Stor
     problems = list(audit({"a": 2}, stored))
     assert bool(problems) == bool(said)
     assert said in "".join(problems)
+
+
+def test_a_folder_is_measured_while_files_in_it_come_and_go(tmp_path: Path) -> None:
+    (tmp_path / "stays").write_bytes(bytes(100))
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            (tmp_path / "part" / "deep").mkdir(parents=True)
+            (tmp_path / "part" / "deep" / "data.bin").write_bytes(bytes(10))
+            shutil.rmtree(tmp_path / "part")
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        assert {folder_bytes(tmp_path) for _ in range(500)} <= {100, 110}
+    finally:
+        stop.set()
+        thread.join()
