@@ -4,6 +4,7 @@ import asyncio
 import http.server
 import json
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import pytest
 from gpufleet.codecs.batch import encode
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import to_datetime
-from tests.fakes.batches import NODE, body, make_batch
+from gpufleet.model.view import Side, View, ViewKind
+from tests.fakes.batches import NODE, body, gpu_sample, gpu_view, make_batch
 from tests.support.authority import Authority
 from tests.support.command import gpufleet
 from tests.support.processes import free_port
@@ -41,6 +43,33 @@ async def run(*arguments: str) -> tuple[int, str, str]:
         env={**os.environ, "COLUMNS": "200"},
     )
     return done.returncode, done.stdout, done.stderr
+
+
+async def test_parts_of_a_gpu_from_the_shell(site: Site) -> None:
+    """A MIG device shows its GPU's power as such; a virtual machine is shown its own vGPU."""
+    at, gpu = now(), gpu_view(1)
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", instance="7/0", parent=gpu.key)
+    vgpu = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U-1", instance="7", parent=gpu.key)
+    vm = "11111111-2222-3333-4444-555555555555"
+    samples = (
+        gpu_sample(gpu, at, gpu_power_watts=400.0),
+        gpu_sample(mig, at, gpu_memory_used_bytes=2**30),
+        gpu_sample(vgpu, at, gpu_memory_used_bytes=2**31, vgpu_vm_id=vm, vgpu_vm_id_kind="uuid"),
+    )
+    await site.post(encode(make_batch(9, at, samples=samples)))
+    hub = ("--hub", site.hub.url)
+    for name, *spec in (
+        ("mig", "--kind", "bare_metal", "--target", "node-a", "--device", "MIG-1"),
+        ("vm", "--kind", "gpu_slice", "--target", vm),
+    ):
+        code, _, err = await run("allocation", "put", name, *spec, "--valid-from", "2020-01-01T00:00:00Z", *hub)
+        assert code == 0, err
+    _, out, _ = await run("query", "allocation", "mig", *hub)
+    assert re.search(r"^MIG-1 .* 1 GiB .* 400 W \(parent\)", out, re.MULTILINE), out
+    _, out, _ = await run("query", "allocation", "vm", *hub)
+    assert "source slice_vgpu_host" in out
+    assert re.search(r"^U-1 .* vgpu_host .* 2 GiB ", out, re.MULTILINE), out
+    assert "400 W" not in out
 
 
 async def test_an_allocation_from_the_shell(site: Site) -> None:

@@ -19,6 +19,7 @@ from gpufleet.model.answer import (
     SeriesAnswer,
 )
 from gpufleet.model.reading import Reading
+from gpufleet.model.view import Scope
 
 SHOWN = (
     ("gpu_utilization_ratio", "util"),
@@ -219,10 +220,11 @@ def _clean(text: str) -> str:
 
 
 def _reading(reading: Reading | None, metric: str) -> str:
-    """Write a value, or in brackets why there is none."""
+    """Write a value, and what it is about unless that is the device itself; or in brackets why there is none."""
     if reading is None or reading.value is None:
         return f"({reading.absent.value if reading and reading.absent else 'not_reported'})"
-    return value_words(metric, reading.value)
+    words = value_words(metric, reading.value)
+    return words if reading.scope is Scope.OWN else f"{words} ({reading.scope})"
 
 
 def _age(seconds: float) -> str:

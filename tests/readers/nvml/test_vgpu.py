@@ -11,7 +11,7 @@ from gpufleet.model.catalogue.instances import ARR_MODES, LICENSE_STATES, SCHEDU
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.readers.nvml.calls.vgpu_use import newest
 from tests.fakes.nvml.driver import FakeNvml
-from tests.fakes.nvml.parts import add_vgpu, share_as_vgpus, stop_vgpu, use_of, vm_of
+from tests.fakes.nvml.parts import add_vgpu, cut_into_mig, share_as_vgpus, stop_vgpu, use_of, vm_of
 from tests.fakes.nvml.scenario import DOUBLE, SINT, UINT, ULONGLONG, USHORT, Device, Scenario
 from tests.readers.nvml.rig import Start, device, dim, parts
 from tests.support.waiting import wait_until_async
@@ -333,6 +333,20 @@ async def test_an_instance_without_uuid_is_not_given_another_s_name(
     assert len(parts(round_, 2)) == 3
     (words,) = round_.errors
     assert "the vGPU instance in instance 3203 cannot be named" in words
+
+
+async def test_vgpus_on_mig_are_told_beside_the_mig_devices(fake: FakeNvml, start: Start) -> None:
+    (cut,) = cut_into_mig(fake.scenario, 2, (4,)).values()
+    (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
+    said.numbers[f"{I}GpuInstanceId"] = 11
+    fake.apply()
+    reader = start(fake)
+    fast, slow = await reader.read(Lane.FAST), await reader.read(Lane.SLOW)
+    uuid = said.texts[f"{I}UUID"] or ""
+    assert set(parts(fast, 2)) == {cut.uuid, uuid}
+    assert parts(slow, 2)[uuid].values["vgpu_gpu_instance"] == parts(fast, 2)[cut.uuid].values["mig_gpu_instance"]
+    assert parts(fast, 2)[uuid].values["gpu_memory_activity_ratio"] == 0.2
+    assert device(fast, 2).values["gpu_memory_activity_ratio"] == Absent(Reason.NOT_IN_MIG_MODE)
 
 
 async def test_a_bare_metal_host_hears_nothing_of_vgpus(fake: FakeNvml, start: Start) -> None:
