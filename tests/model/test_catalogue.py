@@ -4,11 +4,7 @@ import re
 
 import pytest
 
-from gpufleet.model.catalogue import BY_ID, CATALOGUE, Metric, MetricKind, Storage, Subject, ValueType
-from gpufleet.model.catalogue.events import EVENT_METRICS
-from gpufleet.model.catalogue.gpu import GPU_METRICS
-from gpufleet.model.catalogue.host import HOST_METRICS
-from gpufleet.model.catalogue.instances import INSTANCE_METRICS
+from gpufleet.model.catalogue import BY_ID, CATALOGUE, ROWS, Metric, MetricKind, Storage, Subject, ValueType
 
 UNIT_SUFFIX = {
     "ratio": "_ratio",
@@ -19,6 +15,7 @@ UNIT_SUFFIX = {
     "hertz": "_hertz",
     "seconds": "_seconds",
     "bytes_per_second": "_bytes_per_second",
+    "rpm": "_rpm",
 }
 
 
@@ -26,10 +23,8 @@ every_metric = pytest.mark.parametrize("metric", CATALOGUE.values(), ids=CATALOG
 
 
 def test_names_and_numbers_are_unique() -> None:
-    rows = [*GPU_METRICS, *INSTANCE_METRICS, *EVENT_METRICS, *HOST_METRICS]
-
-    assert len(CATALOGUE) == len(rows)
-    assert len(BY_ID) == len(rows)
+    assert len({metric.name for metric in ROWS}) == len(ROWS) == len(CATALOGUE)
+    assert len({metric.id for metric in ROWS}) == len(ROWS) == len(BY_ID)
 
 
 @every_metric

@@ -14,7 +14,7 @@ from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Lane
 from gpufleet.model.event import event_report
 from gpufleet.model.instances import device_name
 from gpufleet.model.reading import DimReading, Reading, Sample, precedence
-from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ReaderReport, Snapshot
+from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ProcessReading, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, View, ViewKind
@@ -85,7 +85,36 @@ def _device(key: str, kept: Mapping[Source, Kept], state: State, now: float) -> 
         name=device_name(readings),
         readings=readings,
         dimensions=_merge_dimensions(kept, state, now),
+        processes=_processes(kept, state, now),
     )
+
+
+def _processes(kept: Mapping[Source, Kept], state: State, now: float) -> tuple[ProcessReading, ...] | None:
+    """Show the list of the most trusted reader that has a fresh one: processes come and go, an old list is none."""
+    for source in sorted(kept, key=lambda source: precedence(kept[source].sample)):
+        sample = kept[source].sample
+        if sample.processes is None or state.is_stale(*source, kept[source].ended, now):
+            continue
+        at, side, _ = _stamp(sample, source, kept[source], state, now)
+        return tuple(
+            [
+                ProcessReading(
+                    pid=process.pid,
+                    kinds=process.kinds,
+                    start_time=process.start_time,
+                    readings={
+                        name: Reading(
+                            absent=value.reason, detail=value.detail, reader=sample.reader, side=side, measured_at=at
+                        )
+                        if isinstance(value, Absent)
+                        else Reading(value=value, reader=sample.reader, side=side, measured_at=at)
+                        for name, value in process.values.items()
+                    },
+                )
+                for process in sample.processes
+            ]
+        )
+    return None
 
 
 def _view(kept: Mapping[Source, Kept]) -> View:

@@ -5,19 +5,21 @@ import msgspec
 from gpufleet.model.absence import Absent
 
 
-class Process(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Process(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One process that uses a view.
 
     Attributes:
-        view: key of the view.
-        pid: process id in the agent's PID namespace.
-        start_time: kernel start time in clock ticks since boot: with the pid it names the process.
-        memory_bytes: device memory it holds.
-        holder: id of the holder it belongs to, if known.
+        pid: process id as the driver tells it; it means something in the agent's PID namespace only if the agent sees
+            all of the machine's processes.
+        kinds: what it holds: `compute`, `graphics`, `mps`.
+        start_time: kernel start time in clock ticks since boot, which names the process together with its id; None
+            where the kernel shows no such process.
+        values: reading to value or absence: `memory_bytes` of the device that it holds, and its shares of the device's
+            time, `sm_utilization_ratio`, `memory_activity_ratio`, `encoder_utilization_ratio`,
+            `decoder_utilization_ratio`.
     """
 
-    view: str
     pid: int
-    start_time: int | None = None
-    memory_bytes: int | Absent
-    holder: str | None = None
+    kinds: tuple[str, ...]
+    start_time: int | None
+    values: dict[str, int | float | Absent]

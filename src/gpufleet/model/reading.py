@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.process import Process
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.view import Scope, View
 
@@ -42,6 +43,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         provenance: who measured.
         driver_session: identity of the driver load or boot that counters count from; a new number means
             that counters started again. 0 where there is none.
+        processes: who uses the view, or None where the reader does not list them. They stay on the agent.
     """
 
     view: View | None
@@ -52,6 +54,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dims: tuple[DimValue, ...] = ()
     provenance: Provenance = Provenance.HOST_LOCAL_PROBE
     driver_session: int = 0
+    processes: tuple[Process, ...] | None = None
 
 
 READER_PRECEDENCE = ("host", "nvml", "dcgm", "nvidia_smi", "netdata")

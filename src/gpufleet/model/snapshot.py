@@ -45,6 +45,20 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, AggregateValue]
 
 
+class ProcessReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One process on a device, as documents show it.
+
+    Attributes:
+        pid, kinds, start_time: as in `Process`.
+        readings: reading to value or absence, by the names of `Process.values`.
+    """
+
+    pid: int
+    kinds: tuple[str, ...]
+    start_time: int | None = None
+    readings: dict[str, Reading]
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One view with its readings.
 
@@ -54,6 +68,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         name: product name if it is known.
         readings: catalogue name to reading, merged over readers by their precedence.
         dimensions: readings of metrics with dimensions.
+        processes: who uses it, or None where no reader lists them, or not lately.
     """
 
     key: str
@@ -67,6 +82,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None
     readings: dict[str, Reading]
     dimensions: tuple[DimReading, ...] = ()
+    processes: tuple[ProcessReading, ...] | None = None
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,6 +1,6 @@
 """GPUs of a scenario that are cut into MIG devices, or shared out as vGPUs. No two values are the same by chance."""
 
-from tests.fakes.nvml.scenario import Device, Scenario
+from tests.fakes.nvml.scenario import GPM_PERCENT, Device, Scenario
 
 NO_INSTANCE = 2**32 - 1
 SRIOV = 1
@@ -38,6 +38,8 @@ def add_mig(scenario: Scenario, gpu: int, slot: int, *, life: int = 0) -> Device
         },
         rows={
             "nvmlDeviceGetAttributes": [(16 + n, 1 + n, 31 + n, 46 + n, 61 + n, 76 + n, 91 + n, 106 + n, 18_000 + n)],
+            "nvmlDeviceGetGraphicsRunningProcesses": [],
+            "nvmlDeviceGetMPSComputeRunningProcesses": [],
             "nvmlDeviceGetComputeRunningProcesses": [
                 (5_000_000 + 10 * n + p, (1 + p) << 28, gi, slot % 2) for p in range(slot)
             ],
@@ -46,7 +48,8 @@ def add_mig(scenario: Scenario, gpu: int, slot: int, *, life: int = 0) -> Device
     parent = scenario.devices[gpu]
     parent.parts[f"{gpu}.{slot}"] = device
     placement = {"nvmlGpuInstanceGetInfo_start": slot, "nvmlGpuInstanceGetInfo_size": 121 + n}
-    parent.parts[f"{gpu}/gi{gi}"] = Device(numbers=dict(placement))
+    activity: dict[int, float | int] = {metric: metric + n / 8 for metric in GPM_PERCENT}
+    parent.parts[f"{gpu}/gi{gi}"] = Device(numbers=dict(placement), gpm=activity)
     return device
 
 

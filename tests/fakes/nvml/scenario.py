@@ -59,6 +59,13 @@ GUEST_LACKS = (
     "nvmlDeviceGetMaxPcieLinkWidth",
     "nvmlDeviceGetPcieReplayCounter",
     "nvmlDeviceGetRemappedRows_correctable",
+    "nvmlGpmQueryDeviceSupport",
+    "nvmlDeviceGetSupportedClocksEventReasons",
+    "nvmlDeviceGetGspFirmwareMode_enabled",
+    "nvmlDeviceGetNumGpuCores",
+    "nvmlDeviceGetMemoryBusWidth",
+    *(f"nvmlDeviceGetTemperatureThreshold,{n}" for n in range(8)),
+    *(f"nvmlDeviceGetNvLinkState,{link}" for link in range(18)),
 )
 
 
@@ -85,6 +92,7 @@ class Device:
         texts: the same for texts.
         fields: field values, by id, or by id and scope.
         rows: table to records, for calls that give lists.
+        gpm: GPM's metrics by number: a float is a value, an int a return code.
         parts: what it is cut into or shared as, by the name of the subject that the scenario file gives them
             (`3.0` is the MIG device in slot 0 of GPU 3, `vgpu17` the vGPU instance 17).
     """
@@ -93,7 +101,41 @@ class Device:
     texts: dict[str, str | None] = field(default_factory=dict)
     fields: dict[int | tuple[int, int], Field] = field(default_factory=dict)
     rows: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
+    gpm: dict[int, float | int] = field(default_factory=dict)
     parts: dict[str, "Device"] = field(default_factory=dict)
+
+    def become_superchip(self, index: int) -> None:
+        """Look as a GPU on a module with a CPU, in a rack: GB200 and its like."""
+        i = index
+        self.numbers |= {
+            "nvmlDeviceGetAddressingMode": 2,
+            "nvmlDeviceGetNumaNodeId": 2 + i,
+            "nvmlDeviceGetC2cModeInfoV": (i + 1) % 2,
+        }
+        self.rows |= {
+            "nvmlDeviceGetPlatformInfo": [(3 + i, 5 + i, 1 + i, 1, 7 + i)],
+            "nvmlDeviceGetGpuFabricInfoV": [(3, 0, 4711 + i, fabric_mask(i), 1 + i % 3, 0x20 + i)],
+        }
+        self.texts |= {"nvmlDeviceGetPlatformInfo_serial": f"182092400{i:04d}"}
+        fields: dict[int | tuple[int, int], Field] = {
+            (185, 1): Field(1_200_000 + 10_007 * i),
+            (186, 1): Field(1_300_000 + 10_007 * i),
+            (190, 1): Field(2_000_000 + i),
+            170: Field(2),
+            **{(171, link): Field(int(link <= i % 2)) for link in (0, 1)},
+            **{(172, link): Field(45_000 + link + 10 * i) for link in (0, 1)},
+            **{(id_, link): Field(id_ * 100 + 10 * i + link) for id_ in (231, 232, 233) for link in (0, 1)},
+        }
+        self.fields |= fields
+
+    def become_blackwell(self) -> None:
+        """Count NVLink traffic and errors as Blackwell does: in bytes, under other numbers, per link only."""
+        for id_, scope in [key for key in self.fields if isinstance(key, tuple)]:
+            if id_ in (138, 139, 161, 162, 163):
+                del self.fields[id_, scope]
+        for link in range(LINKS):
+            self.fields |= {(id_, link): Field(id_ * 10**6 + link, ULONGLONG) for id_ in (202, 204, *range(206, 216))}
+            self.fields |= {(id_, link): Field(id_ * 10**6 + link, ULONGLONG) for id_ in (219, 221)}
 
     @property
     def uuid(self) -> str:
@@ -109,6 +151,8 @@ class Device:
         """Switch ECC off: its counters are not supported any more."""
         self.numbers |= {"nvmlDeviceGetEccMode_current": 0, "nvmlDeviceGetEccMode_pending": 0}
         self.numbers |= dict.fromkeys(ECC_KEYS)
+        self.numbers |= dict.fromkeys(key for key in self.numbers if "MemoryErrorCounter" in key)
+        del self.rows["nvmlDeviceGetSramEccErrorStatus"]
 
     def become_vgpu_guest(self) -> None:
         """Look as a vGPU does from inside the guest."""
@@ -116,6 +160,8 @@ class Device:
         self.numbers["nvmlDeviceGetVirtualizationMode"] = 2
         self.texts |= {"nvmlDeviceGetName": "NVIDIA H200X-141C", "nvmlDeviceGetSerial": None}
         self.fields.clear()
+        for table in ("nvmlDeviceGetRowRemapperHistogram", "nvmlDeviceGetGpuFabricInfoV"):
+            self.rows.pop(table, None)
 
 
 @dataclass
@@ -179,6 +225,9 @@ def _lines(subject: str, device: Device) -> list[str]:
     for id_, f in device.fields.items():
         number, scope = id_ if isinstance(id_, tuple) else (id_, 0)
         lines.append(f"number {subject} field,{number},{scope} {f.type} {f.code} {int(f.untouched)} {f.bits()}")
+    for metric, said in device.gpm.items():
+        bits = Field(said, DOUBLE).bits() if isinstance(said, float) else 0
+        lines.append(f"number {subject} gpm,{metric} {0 if isinstance(said, float) else said} {bits}")
     for table, records in device.rows.items():
         assert table in keys(), f"the fake driver asks for no {table}"
         lines += [f"row {subject} {table} {' '.join(map(str, record))}" for record in records]
@@ -197,11 +246,93 @@ def keys() -> frozenset[str]:
     return frozenset({*re.findall(r'"(\w+)"', text), *re.findall(r"\(((?:nvml)\w+)[,)]", text), *pairs})
 
 
+LINKS = 18
+"""NVLinks of an H200."""
+
+GPM_PERCENT, GPM_TRAFFIC = (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13), (20, 21, 60, 61)
+"""Numbers of GPM's metrics: percent, and MiB a second."""
+
+PCIE_ERRORS = (95, 169, *range(173, 184))
+CLOCK_EVENTS = (*range(74, 82), 269, 270, 271)
+
+
+def fabric_mask(i: int) -> int:
+    """Return a health mask: one of six conditions holds, the configuration is faulty in one way, 0 is not told."""
+    conditions = {shift: 1 if at == i else 2 for at, shift in enumerate((0, 2, 4, 6, 12))}
+    conditions[14] = 2 if i == 5 else 1
+    return sum(value << shift for shift, value in conditions.items()) | (1 + i % 8) << 8
+
+
+def extra_numbers(i: int, busy: int) -> dict[str, int | None]:
+    """Return limits, modes, error counts by place, links, and GPM of the device at `i`."""
+    return {
+        **{f"nvmlDeviceGetTemperatureThreshold,{n}": 80 + 4 * n + i for n in (0, 1, 2, 3)},
+        "nvmlDeviceGetSupportedClocksEventReasons": 0x1FF ^ 1 << i,
+        "nvmlDeviceGetAccountingMode": i % 2,
+        "nvmlDeviceGetDisplayMode": (i + 1) % 2,
+        "nvmlDeviceGetDisplayActive": i // 2 % 2,
+        "nvmlDeviceGetGspFirmwareMode_enabled": 1,
+        "nvmlDeviceGetGspFirmwareMode_default": 1,
+        "nvmlDeviceGetAddressingMode": i % 2,
+        "nvmlDeviceGetNumGpuCores": 16896 + i,
+        "nvmlDeviceGetMemoryBusWidth": 6144 + i,
+        "nvmlSystemGetConfComputeState_environment": 2,
+        "nvmlSystemGetConfComputeState_feature": 1,
+        "nvmlSystemGetConfComputeState_devtools": 0,
+        "nvmlSystemGetConfComputeSettings_multi_gpu": 1,
+        "nvmlSystemGetConfComputeGpusReadyState": 1,
+        "nvmlDeviceGetConfComputeMemSizeInfo_protected": (100 << 20) + i,
+        "nvmlDeviceGetConfComputeMemSizeInfo_unprotected": (40 << 20) + i,
+        "nvmlDeviceGetConfComputeProtectedMemoryUsage_used": busy * ((7 << 30) + i),
+        **{
+            f"nvmlDeviceGetMemoryErrorCounter,{severity},{counter},{place}": busy
+            * (3000 + 100 * severity + 50 * counter + 10 * place + i)
+            for severity in (0, 1)
+            for counter in (0, 1)
+            for place in (2, 7)
+        },
+        **{f"nvmlDeviceGetNvLinkState,{link}": int(link < LINKS - i) for link in range(LINKS)},
+        **{f"nvmlDeviceGetNvLinkVersion,{link}": 6 for link in range(LINKS)},
+        **{f"nvmlDeviceGetNvLinkRemoteDeviceType,{link}": 2 if link > i else 0 for link in range(LINKS)},
+        "nvmlGpmQueryDeviceSupport": 1,
+        "nvmlDeviceGetProcessUtilization_offered": 1,
+    }
+
+
+def extra_fields(i: int, busy: int) -> dict[int | tuple[int, int], Field]:
+    """Return the field values of the same."""
+    return {
+        185: Field(74_000 + 90_001 * i),
+        187: Field(200_000 + i),
+        188: Field(900_000 + i),
+        192: Field(690_500 + 1001 * i),
+        **{id_: Field(at - 7 - 3 * i, SINT) for at, id_ in enumerate((193, 194, 195, 196))},
+        **{id_: Field(busy * (id_ * 10**9 + i * 10**6 + 1), ULONGLONG) for id_ in CLOCK_EVENTS},
+        197: Field(busy * (10**12 + i), ULONGLONG),
+        198: Field(busy * (2 * 10**12 + i), ULONGLONG),
+        **{id_: Field(busy * (id_ * 100 + i)) for id_ in PCIE_ERRORS},
+        (138, 0xFFFFFFFF): Field(busy * (10**10 + i), ULONGLONG),
+        (139, 0xFFFFFFFF): Field(busy * (2 * 10**10 + i), ULONGLONG),
+        147: Field(17 - i),
+        **{
+            (id_, link): Field(busy * (id_ * 10**6 + 1000 * i + link), ULONGLONG)
+            for id_ in (138, 139, 161, 162, 163)
+            for link in range(LINKS)
+        },
+        **{(164, link): Field(26_562 + link) for link in range(LINKS)},
+        301: Field(6 + i),
+        302: Field(16 + i),
+    }
+
+
 def healthy_h200(index: int) -> Device:
     """Return the device at `index`. The first one idles: its zeros are measured zeros."""
     i, busy = index, int(index > 0)
+    gpm: dict[int, float | int] = {n: busy * (float(n) + i / 2) for n in GPM_PERCENT}
+    gpm |= {n: busy * (100.5 * n + i) for n in GPM_TRAFFIC}
     total, reserved, used = 150_754_820_096, (600 + i) << 20, busy * ((10 + i) << 30) + 12_345_600 + i
     return Device(
+        gpm=gpm,
         numbers={
             "nvmlDeviceGetUtilizationRates_gpu": busy * (50 + i),
             "nvmlDeviceGetUtilizationRates_memory": busy * (20 + i),
@@ -258,6 +389,7 @@ def healthy_h200(index: int) -> Device:
             "nvmlDeviceGetCudaComputeCapability_major": 9,
             "nvmlDeviceGetCudaComputeCapability_minor": 0,
             "nvmlDeviceGetMinorNumber": i,
+            **extra_numbers(i, busy),
             "nvmlDeviceGetModuleId": (i + 3) % 8,
         },
         texts={
@@ -274,8 +406,21 @@ def healthy_h200(index: int) -> Device:
             82: Field(41 + i),
             186: Field(76_000 + 90_001 * i),
             230: Field(i % 6),
+            **extra_fields(i, busy),
         },
         rows={
+            "nvmlDeviceGetSramEccErrorStatus": [(*(busy * (2000 + 20 * i + n) for n in range(11)), i % 2)],
+            "nvmlDeviceGetRowRemapperHistogram": [tuple(2560 - 300 * n + i for n in range(5))],
+            "nvmlDeviceGetGpuFabricInfoV": [(3, 0, 4711 + i, fabric_mask(i), 1 + i % 3, 0)],
+            "nvmlDeviceGetGraphicsRunningProcesses": [
+                (4_195_000 + 10 * i + n, (3 + n) << 20, 2**32 - 1, 2**32 - 1) for n in range(i // 2)
+            ],
+            "nvmlDeviceGetMPSComputeRunningProcesses": [
+                (4_196_000 + 10 * i + n, (5 + n) << 20, 2**32 - 1, 2**32 - 1) for n in range(i // 3)
+            ],
+            "nvmlDeviceGetProcessUtilization": [
+                (4_194_000 + 10 * i + n, 1_700_000_000_000_000 + n, 40 + n, 30 + n, 20 + n, 10 + n) for n in range(i)
+            ],
             "nvmlDeviceGetComputeRunningProcesses": [
                 (4_194_000 + 10 * i + n, (1 + n) << 30, 2**32 - 1, 2**32 - 1) for n in range(i)
             ],

@@ -51,3 +51,11 @@ def reasons(sample: Sample) -> set[str]:
     """Return the reasons of everything absent."""
     everything = [*sample.values.values(), *(value.value for value in sample.dims)]
     return {str(value.reason) for value in everything if isinstance(value, Absent)}
+
+
+def dims(sample: Sample, metric: str) -> dict[tuple[str, ...], Value | Absent]:
+    """Return labels to value of a metric with dimensions; no two readings have the same labels."""
+    values = [value for value in sample.dims if value.metric == metric]
+    found = {value.labels: value.value for value in values}
+    assert len(found) == len(values)
+    return found

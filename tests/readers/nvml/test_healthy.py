@@ -116,6 +116,11 @@ async def test_the_machines_own_rows(fake: FakeNvml, start: Start) -> None:
         "nvidia_driver_version": "580.159.04",
         "nvidia_library_version": "13.580.159.04",
         "nvidia_cuda_version": "13.0",
+        "nvidia_confidential_environment": "production",
+        "nvidia_confidential_computing": "enabled",
+        "nvidia_confidential_devtools": "off",
+        "nvidia_confidential_multi_gpu": "protected_pcie",
+        "nvidia_confidential_gpus_ready": 1,
     }
     assert own(await reader.read(Lane.FAST)) == {"nvidia_devices": 8, "nvidia_driver_state": "ok"}
 

@@ -62,7 +62,7 @@ def test_any_answer_gives_a_value_the_catalogue_admits_or_an_absence(
     assert_admitted(row.metric, read(row, metric, answer, Modes(mig, guest)))
     if row.every:
         told = list(read_every(row, metric, answer, Modes(mig, guest)))
-        assert told
+        assert told or row.silent
         for labels, value in told:
             assert len(labels) == len(metric.dims)
             assert_admitted(row.metric, value)

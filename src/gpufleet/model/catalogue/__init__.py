@@ -2,6 +2,10 @@
 
 from gpufleet.model.catalogue.events import EVENT_METRICS
 from gpufleet.model.catalogue.gpu import GPU_METRICS
+from gpufleet.model.catalogue.gpu_activity import ACTIVITY_METRICS
+from gpufleet.model.catalogue.gpu_board import BOARD_METRICS
+from gpufleet.model.catalogue.gpu_errors import ERROR_METRICS
+from gpufleet.model.catalogue.gpu_links import LINK_METRICS
 from gpufleet.model.catalogue.host import HOST_METRICS
 from gpufleet.model.catalogue.instances import INSTANCE_METRICS
 from gpufleet.model.catalogue.metric import (
@@ -15,18 +19,28 @@ from gpufleet.model.catalogue.metric import (
     ValueType,
 )
 
-CATALOGUE_VERSION = 3
+CATALOGUE_VERSION = 4
 """Raised whenever a row is added, or an existing row changes its meaning; carried by documents and batches."""
 
-CATALOGUE: dict[str, Metric] = {
-    metric.name: metric for metric in (*GPU_METRICS, *INSTANCE_METRICS, *EVENT_METRICS, *HOST_METRICS)
-}
-"""Every metric by name, in the order in which people want to read them."""
+ROWS = (
+    *GPU_METRICS,
+    *ACTIVITY_METRICS,
+    *BOARD_METRICS,
+    *ERROR_METRICS,
+    *LINK_METRICS,
+    *INSTANCE_METRICS,
+    *EVENT_METRICS,
+    *HOST_METRICS,
+)
+"""Every row, in the order in which people want to read them."""
+
+CATALOGUE: dict[str, Metric] = {metric.name: metric for metric in ROWS}
+"""Every metric by name."""
 
 CORE_METRICS: tuple[Metric, ...] = tuple(m for m in CATALOGUE.values() if m.storage is Storage.CORE)
 """Metrics with a typed column of their own in the store."""
 
-BY_ID: dict[int, Metric] = {metric.id: metric for metric in CATALOGUE.values()}
+BY_ID: dict[int, Metric] = {metric.id: metric for metric in ROWS}
 """Every metric by its stored number."""
 
 __all__ = [
@@ -34,6 +48,7 @@ __all__ = [
     "CATALOGUE",
     "CATALOGUE_VERSION",
     "CORE_METRICS",
+    "ROWS",
     "Absence",
     "Lane",
     "Metric",

@@ -38,6 +38,8 @@ INTERFACE_CLASSES = (
 SERVICE_STATES = ("running", "not_running", "failed", "not_installed")
 """Running: its process is there. Not running: installed without a process. Failed: systemd says so."""
 
+NO_CONFIDENTIAL = Absence(Reason.NOT_SUPPORTED, "the chip or the driver does not offer confidential computing")
+
 
 def _row(
     id: int,  # noqa: A002 - the column's own name
@@ -206,6 +208,20 @@ HOST_METRICS = (
     _row(304, "nvidia_driver_state", STATE, ENUM, "", "State of the driver as its reader finds it",
          "nvmlInitWithFlags", low=None,
          states=("ok", "no_library", "no_driver", "mismatch", "no_supported_gpu", "no_access", "hung", "error")),
+    _row(500, "nvidia_confidential_environment", STATE, ENUM, "", "What confidential computing is set up for",
+         "nvmlSystemGetConfComputeState", lane=STATIC, low=None, states=("unavailable", "simulation", "production"),
+         absent=(NO_CONFIDENTIAL,)),
+    _row(501, "nvidia_confidential_computing", STATE, ENUM, "", "Whether confidential computing is on",
+         "nvmlSystemGetConfComputeState", lane=STATIC, low=None, states=("disabled", "enabled"),
+         absent=(NO_CONFIDENTIAL,)),
+    _row(502, "nvidia_confidential_devtools", STATE, ENUM, "",
+         "Whether confidential computing leaves a door open for developers' tools",
+         "nvmlSystemGetConfComputeState", lane=STATIC, low=None, states=("off", "on"), absent=(NO_CONFIDENTIAL,)),
+    _row(503, "nvidia_confidential_multi_gpu", STATE, ENUM, "", "How confidential GPUs talk to each other",
+         "nvmlSystemGetConfComputeSettings", lane=STATIC, low=None, states=("none", "protected_pcie", "nvlink"),
+         absent=(NO_CONFIDENTIAL,)),
+    _row(504, "nvidia_confidential_gpus_ready", GAUGE, INT, "", "1 if confidential GPUs may be given work, else 0",
+         "nvmlSystemGetConfComputeGpusReadyState", lane=STATIC, high=1, absent=(NO_CONFIDENTIAL,)),
     # a DCGM host engine on the machine
     _info(310, "dcgm_version", "Version of the host engine", "DCGM HOSTENGINE_VERSION"),
     _row(311, "dcgm_devices", GAUGE, INT, "", "GPUs that the host engine shows", "DCGM GET_ENTITY_GROUP_ENTITIES"),

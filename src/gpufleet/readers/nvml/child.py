@@ -16,7 +16,8 @@ import time
 from typing import Any
 
 from gpufleet.readers.nvml import calls
-from gpufleet.readers.nvml.calls import NUMBERS
+from gpufleet.readers.nvml.calls import NUMBERS, Call
+from gpufleet.readers.nvml.context import Context, Memory
 from gpufleet.readers.nvml.protocol import (
     DEFECT,
     SESSION_SLOT,
@@ -103,7 +104,20 @@ class Session:
             refused = self._try_control_device() if error.value == UNKNOWN else ""
             words = words_of(pynvml, error.value)
             return SessionRecord(request.round, error.value, words, asked, refused, measured_at=time.time_ns())
-        return SessionRecord(request.round, 0, "", 0, "", count, *self._versions, measured_at=time.time_ns())
+        system = tuple([self._ask(call) for call in calls.SYSTEM_CALLS]) if request.lane == "static" else ()
+        return SessionRecord(request.round, 0, "", 0, "", count, *self._versions, time.time_ns(), system)
+
+    def _ask(self, call: Call) -> Answer:
+        """Ask what a driver may not have; what fails is told, and asked again in the next static round."""
+        number = NUMBERS[call.key]
+        self._crumbs[SESSION_SLOT] = number
+        driver = version_of(self._versions[0].value)
+        try:
+            return Answer(0, call.functions[0].ask(Context(self._nvml, None, driver, self._mark, Memory())), number)
+        except self._nvml.NVMLError as error:
+            return Answer(error.value, None, number)
+        except Exception as error:  # noqa: BLE001 - a defect in one call must not look like a hung driver
+            return Answer(DEFECT, type(error).__name__, number)
 
     def _version(self, label: str, ask: Any) -> Answer:
         self._mark(label)

@@ -8,7 +8,7 @@ from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.round import Round
-from gpufleet.readers.nvml.mapping import cuda_version
+from gpufleet.readers.nvml.mapping import confidential, cuda_version
 from gpufleet.readers.nvml.parse import REASONS, absence_of, label_of
 from gpufleet.readers.nvml.protocol import DEFECT, Answer, SessionRecord
 from gpufleet.readers.nvml.watch import Failed
@@ -39,6 +39,7 @@ def machine_sample(session: SessionRecord, lane: Lane, *, all_hung: bool, driver
             "nvidia_driver_version": _text(session.driver),
             "nvidia_library_version": _text(session.library),
             "nvidia_cuda_version": _cuda(session.cuda),
+            **confidential.map_system(session.system),
         }
     else:
         return None
@@ -100,7 +101,7 @@ def _error(reason: Reason, words: str, lane: Lane, at: int, session: SessionReco
         sample = machine_sample(session, lane, all_hung=False, driver_session=0)
         values = sample.values if sample is not None else {}
     elif lane is Lane.STATIC:
-        values = dict.fromkeys(_STATIC, why)
+        values = dict.fromkeys((*_STATIC, *confidential.SYSTEM_METRICS), why)
     else:
         return ReaderError(reason, words)
     return ReaderError(reason, words, round=Round(samples=(_sample(lane, at, values, 0),), errors=(words,)))

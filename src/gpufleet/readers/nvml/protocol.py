@@ -73,6 +73,7 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, tag="session")
         count: GPUs the driver shows.
         driver, library, cuda: versions.
         measured_at: nanoseconds since 1970.
+        system: one a call of `calls.SYSTEM_CALLS`, on the static lane; empty on the others.
     """
 
     round: int
@@ -85,6 +86,7 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, tag="session")
     library: Answer = Answer(0)
     cuda: Answer = Answer(0)
     measured_at: int = 0
+    system: tuple[Answer, ...] = ()
 
 
 class AttachedRecord(msgspec.Struct, array_like=True, frozen=True, tag="attached"):

@@ -7,6 +7,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.event import Event
+from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import View
 from gpufleet.ports import Round
@@ -16,6 +17,7 @@ from gpufleet.readers.nvml.devices import Devices, Identity, view_of
 from gpufleet.readers.nvml.instances import Instance, Instances
 from gpufleet.readers.nvml.mapping import absent_device, map_device
 from gpufleet.readers.nvml.parse import absence_of, label_of
+from gpufleet.readers.nvml.processes import list_processes
 from gpufleet.readers.nvml.protocol import DeviceRecord
 from gpufleet.readers.nvml.watch import Answers, Failed, Limits, Watch
 
@@ -30,6 +32,7 @@ class _Device:
         self.why = why  # it gave nothing at all
         self.values: dict[str, Value | Absent] = {}
         self.dims: tuple[DimValue, ...] = ()
+        self.processes: tuple[Process, ...] | None = None
 
 
 class NvmlReader:
@@ -133,6 +136,7 @@ class NvmlReader:
                     values=values,
                     dims=dims,
                     driver_session=session,
+                    processes=found.processes,
                 )
                 for subject, (values, dims) in subjects
                 if values or dims
@@ -171,6 +175,8 @@ class NvmlReader:
             state = devices.UNREADABLE if unreadable else devices.OK
             found = _Device(state, "", record.measured_at, "no call gave a value" if unreadable else "")
             found.values, found.dims = map_device(record, lane)
+            if lane is Lane.FAST:
+                found.processes = list_processes(record, self._root)
         if found.why is not None:
             found.values, found.dims = absent_device(found.why, lane)
         return found

@@ -12,7 +12,29 @@ NUMBER32(nvmlDeviceGetCurrPcieLinkGeneration) NUMBER32(nvmlDeviceGetCurrPcieLink
 NUMBER32(nvmlDeviceGetMaxPcieLinkGeneration) NUMBER32(nvmlDeviceGetMaxPcieLinkWidth)
 NUMBER32(nvmlDeviceGetPcieReplayCounter) NUMBER32(nvmlDeviceGetPersistenceMode) NUMBER32(nvmlDeviceGetComputeMode)
 NUMBER32(nvmlDeviceGetVirtualizationMode) NUMBER32(nvmlDeviceGetArchitecture)
-NUMBER32(nvmlDeviceGetMinorNumber) NUMBER32(nvmlDeviceGetModuleId)
+NUMBER32(nvmlDeviceGetMinorNumber) NUMBER32(nvmlDeviceGetModuleId) NUMBER32(nvmlDeviceGetAccountingMode)
+NUMBER32(nvmlDeviceGetDisplayMode) NUMBER32(nvmlDeviceGetDisplayActive) NUMBER32(nvmlDeviceGetNumGpuCores)
+NUMBER32(nvmlDeviceGetMemoryBusWidth)
+PAIR32(nvmlDeviceGetGspFirmwareMode, enabled, default)
+API int nvmlDeviceGetTemperatureThreshold(void *h, unsigned threshold, unsigned *out) {
+  ENTER(h);
+  return threshold > 7 ? INVALID_ARGUMENT : number32(SUBJECT(h), "nvmlDeviceGetTemperatureThreshold", threshold + 1, out);
+}
+API int nvmlDeviceGetSupportedClocksThrottleReasons(void *h, uint64_t *out) {
+  ENTER(h);
+  return number(SUBJECT(h), "nvmlDeviceGetSupportedClocksEventReasons", 0, out);
+}
+API int nvmlDeviceGetMemoryErrorCounter(void *h, unsigned type, unsigned counter, unsigned location, uint64_t *out) {
+  ENTER(h);
+  if (type > 1 || counter > 1 || location > 7) return INVALID_ARGUMENT;
+  return number(SUBJECT(h), "nvmlDeviceGetMemoryErrorCounter", pair(pair(type + 1, counter), location), out);
+}
+API int nvmlDeviceGetRowRemapperHistogram(void *h, unsigned *out) {
+  ENTER(h);
+  const struct entry *e = row(SUBJECT(h), "nvmlDeviceGetRowRemapperHistogram", 0);
+  for (int i = 0; e && i < 5; i++) out[i] = (unsigned)e->n[i];
+  return e ? OK : NOT_SUPPORTED;
+}
 NUMBER64(nvmlDeviceGetTotalEnergyConsumption)
 PAIR32(nvmlDeviceGetEccMode, current, pending) PAIR32(nvmlDeviceGetMigMode, current, pending)
 PAIR32(nvmlDeviceGetCudaComputeCapability, major, minor)
@@ -97,12 +119,46 @@ API int nvmlDeviceGetPciInfo_v3(void *h, struct pci_info *out) {
 /* --- what came with later branches ------------------------------------------------------------------------------- */
 
 #if DRIVER_BRANCH >= 535
+struct sram { unsigned version; uint64_t counts[11]; unsigned exceeded; };
 WITH_PERIOD(nvmlDeviceGetJpgUtilization) WITH_PERIOD(nvmlDeviceGetOfaUtilization)
-NUMBER64(nvmlDeviceGetCurrentClocksEventReasons)
+NUMBER64(nvmlDeviceGetCurrentClocksEventReasons) NUMBER64(nvmlDeviceGetSupportedClocksEventReasons)
+API int nvmlDeviceGetSramEccErrorStatus(void *h, struct sram *out) {
+  ENTER(h);
+  if (out->version != 0x01000068) return VERSION_MISMATCH;
+  const struct entry *e = row(SUBJECT(h), "nvmlDeviceGetSramEccErrorStatus", 0);
+  for (int i = 0; e && i < 11; i++) out->counts[i] = e->n[i];
+  if (e) out->exceeded = (unsigned)e->n[11];
+  return e ? OK : NOT_SUPPORTED;
+}
+#endif
+#if DRIVER_BRANCH >= 550
+NUMBER32(nvmlDeviceGetNumaNodeId)
 #endif
 #if DRIVER_BRANCH >= 570
 struct temperature { unsigned version, sensor; int celsius; };
 struct margin { unsigned version; int celsius; };
+struct fan_speed { unsigned version, fan, speed; };
+struct platform { unsigned version; unsigned char guid[16], serial[16], slot, tray, host, peer, module; };
+API int nvmlDeviceGetFanSpeedRPM(void *h, struct fan_speed *io) {
+  ENTER(h);
+  if (io->version != 0x0100000C) return VERSION_MISMATCH;
+  return number32(SUBJECT(h), "nvmlDeviceGetFanSpeedRPM", io->fan + 1, &io->speed);
+}
+API int nvmlDeviceGetPlatformInfo(void *h, struct platform *out) { /* the GUID is the serial with its bits turned over */
+  ENTER(h);
+  if (out->version != 0x0200002C) return VERSION_MISMATCH;
+  const struct entry *e = row(SUBJECT(h), "nvmlDeviceGetPlatformInfo", 0);
+  const struct entry *serial = find(SUBJECT(h), "nvmlDeviceGetPlatformInfo_serial", 0);
+  if (!e || !serial) return NOT_SUPPORTED;
+  strncpy((char *)out->serial, serial->text, sizeof out->serial);
+  for (int i = 0; i < 16; i++) out->guid[i] = (unsigned char)~out->serial[i];
+  out->slot = (unsigned char)e->n[0];
+  out->tray = (unsigned char)e->n[1];
+  out->host = (unsigned char)e->n[2];
+  out->peer = (unsigned char)e->n[3];
+  out->module = (unsigned char)e->n[4];
+  return OK;
+}
 API int nvmlDeviceGetTemperatureV(void *h, struct temperature *out) {
   ENTER(h);
   if (out->version != 0x0100000C) return VERSION_MISMATCH;
@@ -114,4 +170,11 @@ API int nvmlDeviceGetMarginTemperature(void *h, struct margin *out) {
   return number32(SUBJECT(h), "nvmlDeviceGetMarginTemperature", 0, (unsigned *)&out->celsius);
 }
 #endif
-
+#if DRIVER_BRANCH >= 580
+struct addressing { unsigned version, mode; };
+API int nvmlDeviceGetAddressingMode(void *h, struct addressing *out) {
+  ENTER(h);
+  if (out->version != 0x01000008) return VERSION_MISMATCH;
+  return number32(SUBJECT(h), "nvmlDeviceGetAddressingMode", 0, &out->mode);
+}
+#endif

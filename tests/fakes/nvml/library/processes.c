@@ -24,4 +24,31 @@ static int processes(int subject, const char *table, unsigned *count, struct pro
 
 #define PROCESSES(name) API int name##_v3(void *h, unsigned *count, struct process *out) { \
   ENTER(h); return processes(SUBJECT(h), #name, count, out); }
-PROCESSES(nvmlDeviceGetComputeRunningProcesses)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses) PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
+PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
+
+#if DRIVER_BRANCH >= 535 && !defined EARLY_535
+API int nvmlDeviceGetRunningProcessDetailList(void *h, void *out) { ENTER(h); (void)out; return NOT_SUPPORTED; }
+#endif
+
+/* row: pid, microseconds, multiprocessors, memory, encoder, decoder. Only what is newer than `since` is told. */
+struct use { unsigned pid; uint64_t at; unsigned percent[4]; };
+API int nvmlDeviceGetProcessUtilization(void *h, struct use *out, unsigned *count, unsigned long long since) {
+  ENTER(h);
+  uint64_t offered = 0;
+  if (number(SUBJECT(h), "nvmlDeviceGetProcessUtilization_offered", 0, &offered) || !offered) return NOT_SUPPORTED;
+  unsigned room = out ? *count : 0, found = 0;
+  for (unsigned i = 0; i < rows(SUBJECT(h), "nvmlDeviceGetProcessUtilization"); i++) {
+    const struct entry *e = row(SUBJECT(h), "nvmlDeviceGetProcessUtilization", i);
+    if (e->n[1] <= since) continue;
+    if (found < room) {
+      out[found].pid = (unsigned)e->n[0];
+      out[found].at = e->n[1];
+      for (int k = 0; k < 4; k++) out[found].percent[k] = (unsigned)e->n[2 + k];
+    }
+    found++;
+  }
+  *count = found;
+  if (!found) return NOT_FOUND;
+  return found > room ? INSUFFICIENT_SIZE : OK;
+}

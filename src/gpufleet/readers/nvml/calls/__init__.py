@@ -4,15 +4,33 @@ Only getters. The binding is used where it is right; where it is not, the way ar
 group. Imports without pynvml, and without the catalogue, so that the child stays small.
 """
 
-from gpufleet.readers.nvml.calls import clocks, core, ecc, engines, memory, mig, pcie, power, processes, vgpu
+from gpufleet.readers.nvml.calls import (
+    clocks,
+    confidential,
+    core,
+    ecc,
+    engines,
+    fabric,
+    gpm,
+    memory,
+    mig,
+    nvlink,
+    pcie,
+    power,
+    processes,
+    vgpu,
+)
 from gpufleet.readers.nvml.calls.call import Call, Function, Kind, plain
 from gpufleet.readers.nvml.calls.fields import Field, batch_call
 
-_GROUPS = (core, engines, memory, power, clocks, ecc, pcie, processes)
+_GROUPS = (core, engines, gpm, memory, power, clocks, ecc, pcie, nvlink, fabric, confidential, processes)
 
 MIG_MODE = plain("nvmlDeviceGetMigMode")
 VIRTUALIZATION_MODE = plain("nvmlDeviceGetVirtualizationMode")
 HOST_VGPU_MODE = plain(vgpu.HOST_MODE)
+
+SYSTEM_CALLS = confidential.SYSTEM_CALLS
+"""What is asked of NVML as a whole on the static lane, beside versions."""
 
 LANES = ("fast", "slow", "static")
 
@@ -54,7 +72,7 @@ LABELS: tuple[str, ...] = tuple(
         (
             NOTHING,
             *(INIT, DRIVER_VERSION, LIBRARY_VERSION, CUDA_VERSION, COUNT, HANDLE, PCI_INFO, UUID, SHUTDOWN, OPEN),
-            *_labels((MIG_MODE, VIRTUALIZATION_MODE, HOST_VGPU_MODE)),
+            *_labels((MIG_MODE, VIRTUALIZATION_MODE, HOST_VGPU_MODE, *SYSTEM_CALLS)),
             *(label for lane in LANES for label in _labels(CALLS[lane])),
             *(label for lanes in INSTANCE_CALLS.values() for calls in lanes.values() for label in _labels(calls)),
             *mig.FIND_LABELS,

@@ -4,7 +4,8 @@ import ctypes
 
 from gpufleet.readers.nvml.calls.call import Calls, custom, plain
 from gpufleet.readers.nvml.calls.fields import Fields, field
-from gpufleet.readers.nvml.context import Context
+from gpufleet.readers.nvml.calls.raw import struct_call
+from gpufleet.readers.nvml.context import Context, check, raw_function
 from gpufleet.readers.nvml.protocol import Value
 
 
@@ -19,11 +20,30 @@ def _gsp_version(context: Context) -> Value:
     return version.decode("utf-8", "replace")
 
 
+def _gsp_mode(context: Context) -> Value:
+    """Give result objects of its own: the binding's are one for all callers."""
+    enabled, default = ctypes.c_uint(), ctypes.c_uint()
+    code = raw_function(context, "nvmlDeviceGetGspFirmwareMode")(
+        context.handle, ctypes.byref(enabled), ctypes.byref(default)
+    )
+    check(context, code)
+    return enabled.value
+
+
 CALLS: Calls = {
     "fast": (plain("nvmlDeviceGetPerformanceState"),),
     "static": (
         plain("nvmlDeviceGetPersistenceMode"),
         plain("nvmlDeviceGetComputeMode"),
+        plain("nvmlDeviceGetAccountingMode"),
+        custom("nvmlDeviceGetGspFirmwareMode", _gsp_mode),
+        plain("nvmlDeviceGetDisplayMode"),
+        plain("nvmlDeviceGetDisplayActive"),
+        plain("nvmlDeviceGetAddressingMode"),
+        plain("nvmlDeviceGetNumaNodeId"),
+        plain("nvmlDeviceGetNumGpuCores"),
+        plain("nvmlDeviceGetMemoryBusWidth"),
+        struct_call("nvmlDeviceGetPlatformInfo", "<I16s16s5B3x", 0x0200002C),
         plain("nvmlDeviceGetName"),
         plain("nvmlDeviceGetSerial"),
         plain("nvmlDeviceGetBoardPartNumber"),

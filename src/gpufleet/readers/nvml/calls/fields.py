@@ -5,7 +5,7 @@ It asks the library itself: with the binding's wrapper an entry that the driver 
 
 import ctypes
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpufleet.readers.nvml.calls.call import Call, custom
 from gpufleet.readers.nvml.context import INVALID_ARGUMENT, NOT_SUPPORTED, Context, check, raw_function
@@ -90,7 +90,7 @@ class Batch:
             self._entries[position] = entry
         self._arm([position for position in range(len(wanted)) if position not in (told or {})])
 
-    def ask(self, context: Context) -> Value:
+    def ask(self, context: Context) -> list[Any]:
         """Ask; return one [code, value] an entry."""
         try:
             found = self._ask(context)

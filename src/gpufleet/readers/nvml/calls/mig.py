@@ -1,6 +1,6 @@
 """MIG devices: how they are found, and what is asked of them and of the GPU that is cut into them."""
 
-from gpufleet.readers.nvml.calls import memory, processes
+from gpufleet.readers.nvml.calls import gpm, memory, processes
 from gpufleet.readers.nvml.calls.call import (
     MIG_PARENT,
     Call,
@@ -107,6 +107,18 @@ def _placement(context: Context) -> Value:
     return [placement.start, placement.size]
 
 
+def _activity(context: Context) -> Value:
+    """Ask the GPU for samples of the GPU instance; a device made anew in its place is compared afresh."""
+    nvml = context.nvml
+    context.mark(PARENT)
+    gpu = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(context.handle)
+    context.mark(GPU_INSTANCE)
+    number = nvml.nvmlDeviceGetGpuInstanceId(context.handle)
+    context.mark(UUID)
+    uuid = nvml.nvmlDeviceGetUUID(context.handle)
+    return gpm.in_turn(context._replace(handle=gpu), f"gpm {uuid}", gpm.PART_METRICS, number)
+
+
 def _most(context: Context) -> int:
     most: int = context.nvml.nvmlDeviceGetMaxMigDeviceCount(context.handle)
     return most
@@ -120,7 +132,11 @@ KIND = Kind(
     find=find,
     is_there=is_there,
     calls={
-        "fast": (*memory.CALLS["fast"], *processes.COUNT),
+        "fast": (
+            *memory.CALLS["fast"],
+            *processes.LISTS,
+            custom(gpm.MIG_SAMPLE, _activity, inner=(PARENT, GPU_INSTANCE, UUID, gpm.SUPPORT, gpm.COMPARE)),
+        ),
         "slow": (
             struct(ATTRIBUTES, *ATTRIBUTE_NAMES),
             custom(PLACEMENT, _placement, inner=(PARENT, GPU_INSTANCE, INSTANCE)),

@@ -1,25 +1,106 @@
-"""Processes on a device."""
+"""Processes on a device, and what each of them makes it do."""
 
 import ctypes
+import struct
 
-from gpufleet.readers.nvml.calls.call import Calls, custom
+from gpufleet.readers.nvml.calls.call import Call, Calls, custom
 from gpufleet.readers.nvml.calls.fields import Fields
-from gpufleet.readers.nvml.context import INSUFFICIENT_SIZE, Context, check, raw_function
+from gpufleet.readers.nvml.context import INSUFFICIENT_SIZE, NOT_FOUND, Context, check, raw_function
 from gpufleet.readers.nvml.protocol import Value
 
+COMPUTE, GRAPHICS, MPS = (
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+)
+UTILIZATION = "nvmlDeviceGetProcessUtilization"
 
-def _compute_processes(context: Context) -> Value:
-    """Count them as nvml.h says: with no room given, the call fails with the number in `count`."""
-    count = ctypes.c_uint(0)
-    code = raw_function(context, "nvmlDeviceGetComputeRunningProcesses_v3")(context.handle, ctypes.byref(count), None)
-    if code != INSUFFICIENT_SIZE:
+MOST = 4096
+"""Processes of one kind on one device; a count beyond it is no count."""
+
+RETRIES = 3
+"""Between asking how many there are and asking for them, more can come."""
+
+_RECORD, _LONG_RECORD = struct.Struct("<I4xQII"), struct.Struct("<I4xQII8x")
+"""nvmlProcessInfo_t: pid, bytes, GPU instance, compute instance; the long one adds protected bytes."""
+
+_SAMPLE = struct.Struct("<I4xQ4I")
+"""nvmlProcessUtilizationSample_t: pid, microseconds, percent of multiprocessors, memory, encoder, decoder."""
+
+
+def record_of(context: Context) -> struct.Struct:
+    """Return the layout of a process record in this driver.
+
+    Drivers 535.43 to 535.86 have a member more. They are told by what they offer: the memory sizes of confidential
+    computing, and not yet the list of details.
+    """
+    if _has(context, "nvmlDeviceGetConfComputeMemSizeInfo"):
+        return _RECORD if _has(context, "nvmlDeviceGetRunningProcessDetailList") else _LONG_RECORD
+    return _RECORD
+
+
+def _has(context: Context, name: str) -> bool:
+    try:
+        raw_function(context, name)
+    except context.nvml.NVMLError:
+        return False
+    return True
+
+
+def _list(name: str) -> Call:
+    """Return the call that lists the processes of one kind: [pid, bytes, GPU instance, compute instance] each.
+
+    It asks the library itself: the binding guesses the layout of a record, and asks only once how many there are.
+    """
+
+    def ask(context: Context) -> Value:
+        function = raw_function(context, name)
+        record: struct.Struct = context.memory.keep("process record", lambda: record_of(context))
+        count = ctypes.c_uint(0)
+        code = function(context.handle, ctypes.byref(count), None)
+        for _ in range(RETRIES):
+            if code != INSUFFICIENT_SIZE:
+                break
+            room = min(count.value + 8, MOST)
+            buffer = ctypes.create_string_buffer(record.size * room)
+            count.value = room
+            code = function(context.handle, ctypes.byref(count), buffer)
+            if code == 0:
+                return [list(found) for found in record.iter_unpack(buffer.raw[: record.size * min(count.value, room)])]
         check(context, code)
-    return count.value
+        return []
+
+    return custom(name, ask)
 
 
-COUNT = (custom("nvmlDeviceGetComputeRunningProcesses_v3", _compute_processes),)
-"""How many hold a compute context."""
+def _utilization(context: Context) -> Value:
+    """Return [pid, multiprocessors, memory, encoder, decoder] in percent: the newest sample of each process.
 
-CALLS: Calls = {"fast": COUNT}
+    It asks the library itself: in the binding, no sample since the last look is an error.
+    """
+    function = raw_function(context, UTILIZATION)
+    seen: dict[str, int] = context.memory.keep(UTILIZATION, dict)
+    since, count = ctypes.c_ulonglong(seen.get("last", 0)), ctypes.c_uint(0)
+    code = function(context.handle, None, ctypes.byref(count), since)
+    buffer = None
+    if code == INSUFFICIENT_SIZE and 0 < count.value <= MOST:
+        buffer = ctypes.create_string_buffer(_SAMPLE.size * count.value)
+        code = function(context.handle, buffer, ctypes.byref(count), since)
+    if code == NOT_FOUND:
+        return []
+    check(context, code)
+    newest: dict[int, tuple[int, ...]] = {}
+    if buffer is not None:
+        for pid, at, *percent in _SAMPLE.iter_unpack(buffer.raw[: _SAMPLE.size * count.value]):
+            if pid not in newest or at >= newest[pid][0]:
+                newest[pid] = (at, *percent)
+            seen["last"] = max(seen.get("last", 0), at)
+    return [[pid, *sample[1:]] for pid, sample in newest.items()]
+
+
+LISTS = (_list(COMPUTE), _list(GRAPHICS), _list(MPS))
+"""Who holds a context, by kind; of MIG devices too."""
+
+CALLS: Calls = {"fast": (*LISTS, custom(UTILIZATION, _utilization))}
 
 FIELDS: Fields = {}

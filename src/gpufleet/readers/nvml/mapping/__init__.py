@@ -6,8 +6,23 @@ from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvml import protocol
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS
 from gpufleet.readers.nvml.calls.call import Call
-from gpufleet.readers.nvml.mapping import clocks, core, ecc, engines, memory, mig, pcie, power, processes, vgpu
-from gpufleet.readers.nvml.mapping.row import NO_MODES, Modes, Row, read, read_every, state
+from gpufleet.readers.nvml.mapping import (
+    clocks,
+    confidential,
+    core,
+    ecc,
+    engines,
+    fabric,
+    gpm,
+    memory,
+    mig,
+    nvlink,
+    pcie,
+    power,
+    processes,
+    vgpu,
+)
+from gpufleet.readers.nvml.mapping.row import NO_MODES, Modes, Row, first_labels, read, read_every, state
 from gpufleet.readers.nvml.mapping.units import same
 from gpufleet.readers.nvml.parse import part_of
 from gpufleet.readers.nvml.protocol import Answer, DeviceRecord, InstanceRecord
@@ -22,6 +37,10 @@ ROWS: tuple[Row, ...] = (
     *clocks.ROWS,
     *ecc.ROWS,
     *pcie.ROWS,
+    *nvlink.ROWS,
+    *fabric.ROWS,
+    *confidential.ROWS,
+    *gpm.ROWS,
     *processes.ROWS,
     *core.ROWS,
     *mig.GPU_ROWS,
@@ -71,9 +90,9 @@ class _Lane:
             metric.name: why for _, metric, _ in self.plain if self._is_told(metric, NO_MODES)
         }
         dims = [
-            DimValue(metric.name, ("0", *row.labels) if row.every else row.labels, why)
+            DimValue(metric.name, first_labels(row), why)
             for row, metric, _ in self.labelled
-            if self._is_told(metric, NO_MODES)
+            if self._is_told(metric, NO_MODES) and not row.silent
         ]
         return values, dims
 
@@ -88,6 +107,8 @@ _INSTANCE_LANES = {
     for kind, rows in INSTANCE_ROWS.items()
 }
 _FROM_ELSEWHERE = {"gpu_state", "gpu_pci_address", MIG_MODE.name, MIG_PENDING.name, VIRTUALIZATION_MODE.name}
+_SUPPORTED = clocks.SUPPORTED_ROW
+_SUPPORTED_AT = [call.key for call in CALLS["static"]].index(_SUPPORTED.call)
 
 
 def map_device(record: DeviceRecord, lane: Lane) -> Readings:
@@ -103,6 +124,9 @@ def map_device(record: DeviceRecord, lane: Lane) -> Readings:
         dims += clocks.active_reasons(values[clocks.MASK])
         totals = [(metric, record.found[kind]) for kind, metric in TOTALS.items() if kind in record.found]
         values |= {metric.name: read(Row(metric.name, "", same), metric, total, modes) for metric, total in totals}
+    if lane is Lane.STATIC:
+        mask = read(_SUPPORTED, CATALOGUE[_SUPPORTED.metric], record.answers[_SUPPORTED_AT], modes)
+        dims += clocks.supported_reasons(mask)
     return values, tuple(dims)
 
 
@@ -128,6 +152,8 @@ def absent_device(why: Absent, lane: Lane) -> Readings:
     values |= {name: why for name in _FROM_ELSEWHERE if CATALOGUE[name].lane is lane}
     if lane is Lane.FAST:
         dims += clocks.active_reasons(why)
+    if lane is Lane.STATIC:
+        dims += clocks.supported_reasons(why)
     return values, tuple(dims)
 
 

@@ -30,6 +30,19 @@ def _capability(value: protocol.Value) -> Value | None:
     return None
 
 
+def _guid(value: protocol.Value) -> Value | None:
+    """Write a GUID of 16 bytes, in hexadecimal digits; all zero is none."""
+    return f"0x{value}" if isinstance(value, str) and value.strip("0") else None
+
+
+def _serial(value: protocol.Value) -> Value | None:
+    """Write what a serial number of 16 bytes says, in hexadecimal digits, up to the first that is none."""
+    raw = bytes.fromhex(value) if isinstance(value, str) else b""
+    return raw.split(b"\0")[0].decode("ascii", "replace").strip() or None
+
+
+_PLATFORM = "nvmlDeviceGetPlatformInfo"
+
 ROWS = (
     Row("gpu_performance_state", "nvmlDeviceGetPerformanceState", same),
     field_row("gpu_recovery_action", "recovery action", None),
@@ -45,4 +58,18 @@ ROWS = (
     Row("gpu_inforom_image_version", "nvmlDeviceGetInforomImageVersion", text),
     Row("gpu_gsp_firmware_version", "nvmlDeviceGetGspFirmwareVersion", text),
     Row("gpu_module_id", "nvmlDeviceGetModuleId", text),
+    Row("gpu_accounting_mode", "nvmlDeviceGetAccountingMode", None),
+    Row("gpu_gsp_firmware_mode", "nvmlDeviceGetGspFirmwareMode", None),
+    Row("gpu_display_attached", "nvmlDeviceGetDisplayMode", None),
+    Row("gpu_display_active", "nvmlDeviceGetDisplayActive", None),
+    Row("gpu_addressing_mode", "nvmlDeviceGetAddressingMode", None),
+    Row("gpu_memory_numa_node", "nvmlDeviceGetNumaNodeId", same),
+    Row("gpu_cuda_cores", "nvmlDeviceGetNumGpuCores", same),
+    Row("gpu_memory_bus_bits", "nvmlDeviceGetMemoryBusWidth", same),
+    Row("gpu_fabric_guid", _PLATFORM, _guid, 0, bits=0),
+    Row("gpu_chassis_serial", _PLATFORM, _serial, 1, bits=0),
+    Row("gpu_chassis_slot", _PLATFORM, text, 2, bits=0),
+    Row("gpu_tray_index", _PLATFORM, text, 3, bits=0),
+    Row("gpu_host_id", _PLATFORM, text, 4, bits=0),
+    Row("gpu_platform_module_id", _PLATFORM, text, 6, bits=0),
 )

@@ -12,7 +12,7 @@ from gpufleet.readers.nvml.calls.mig import (
     NAME,
     PLACEMENT,
 )
-from gpufleet.readers.nvml.mapping import memory, processes
+from gpufleet.readers.nvml.mapping import gpm, memory, processes
 from gpufleet.readers.nvml.mapping.row import Row, by_nature
 from gpufleet.readers.nvml.mapping.units import same, text
 from gpufleet.readers.nvml.parse import absence_of
@@ -31,7 +31,8 @@ _OF_ATTRIBUTES = {
 
 ROWS: tuple[Row, ...] = (
     *memory.ROWS,
-    *(row for row in processes.ROWS if row.metric == "gpu_compute_processes"),
+    *processes.ROWS,
+    *gpm.PART_ROWS,
     *(Row(metric, ATTRIBUTES, same, ATTRIBUTE_NAMES.index(name)) for metric, name in _OF_ATTRIBUTES.items()),
     Row("mig_placement_start", PLACEMENT, same, 0),
     Row("mig_placement_size", PLACEMENT, same, 1),

@@ -27,9 +27,14 @@ class Row(NamedTuple):
         part: which of several values of the call.
         entry: which of several entries of the call, or of the part, where each has a code of its own.
         every: there is a reading for each entry, labelled with its position.
-        labels: values of the catalogue row's dimensions, except the position's.
+        names: what the entries are labelled with, in their order, where not with their position.
+        positions: which entries, where not all of them.
+        sparse: entries that are not supported are not told, unless none is.
+        silent: where none is, nothing is told at all: another row of the metric tells it.
+        instead: where to look for an entry that is not supported here.
+        labels: values of the catalogue row's dimensions, after the entry's.
         inner: the function that the entries come from, where it is not the one that the call is named after.
-        field: id to show of an entry that is a field value.
+        field: id to show of an entry that is a field value; several where there are several entries.
         bits: width of NVML's result; its all-ones mean "no value". 0 where every bit pattern is a value.
     """
 
@@ -39,9 +44,14 @@ class Row(NamedTuple):
     part: int | None = None
     entry: int | None = None
     every: bool = False
+    names: tuple[str, ...] = ()
+    positions: tuple[int, ...] = ()
+    sparse: bool = False
+    silent: bool = False
+    instead: "Row | None" = None
     labels: tuple[str, ...] = ()
     inner: str = ""
-    field: int | None = None
+    field: int | tuple[int, ...] | None = None
     bits: int = 32
 
 
@@ -55,6 +65,9 @@ class Modes(NamedTuple):
 
 NO_MODES = Modes()
 
+_NOT_SUPPORTED = frozenset({NOT_SUPPORTED})
+_UNSUPPORTED = frozenset({NOT_SUPPORTED, protocol.NOT_OFFERED})
+
 _FIELDS = {
     one.name: (position, next(id_ for _, id_ in one.ids if id_ is not None))
     for fields in FIELDS.values()
@@ -62,10 +75,19 @@ _FIELDS = {
 }
 
 
-def field_row(metric: str, name: str, convert: Convert | None, *, labels: tuple[str, ...] = (), bits: int = 32) -> Row:
+def field_row(metric: str, name: str, convert: Convert | None, *, bits: int = 32) -> Row:
     """Return a row of a field value, by the field's name."""
     position, id_ = _FIELDS[name]
-    return Row(metric, FIELD_VALUES, convert, entry=position, labels=labels, field=id_, bits=bits)
+    return Row(metric, FIELD_VALUES, convert, entry=position, field=id_, bits=bits)
+
+
+def field_table(metric: str, prefix: str, names: tuple[str, ...], convert: Convert, *, bits: int = 64) -> Row:
+    """Return a row of several field values, named `prefix, name`, that are labelled with these names."""
+    found = [_FIELDS[f"{prefix}, {name}"] for name in names]
+    positions, ids = tuple([position for position, _ in found]), tuple([id_ for _, id_ in found])
+    return Row(
+        metric, FIELD_VALUES, convert, every=True, names=names, positions=positions, sparse=True, field=ids, bits=bits
+    )
 
 
 def read(row: Row, metric: Metric, answer: Answer, modes: Modes) -> Value | Absent:
@@ -74,7 +96,7 @@ def read(row: Row, metric: Metric, answer: Answer, modes: Modes) -> Value | Abse
         return Absent(Reason.NOT_IN_MIG_MODE)
     if row.part is not None:
         answer = part_of(answer, row.part)
-    call = f"FI {row.field}" if row.field is not None else label_of(answer.asked)
+    call = f"FI {row.field}" if isinstance(row.field, int) else label_of(answer.asked)
     if row.entry is not None and not answer.code:
         answer = entry_of(answer, row.entry)
         call = row.inner or call
@@ -85,18 +107,41 @@ def read_every(
     row: Row, metric: Metric, answer: Answer, modes: Modes
 ) -> Iterator[tuple[tuple[str, ...], Value | Absent]]:
     """Return labels and reading of each entry; where there is none, or why, it is told once, of the first."""
-    by_mode = modes.mig and by_nature(metric, Reason.NOT_IN_MIG_MODE)
-    if row.part is not None:
-        answer = part_of(answer, row.part)
-    if by_mode:
-        yield ("0", *row.labels), Absent(Reason.NOT_IN_MIG_MODE)
-    elif answer.code or not isinstance(answer.value, list) or not answer.value:
-        missing = answer if answer.code else Answer(NOT_SUPPORTED, None, answer.asked)
-        yield ("0", *row.labels), why_absent(metric, missing, label_of(answer.asked), modes)
-    else:
-        call = row.inner or label_of(answer.asked)
-        for position in range(len(answer.value)):
-            yield (str(position), *row.labels), _value(row, metric, entry_of(answer, position), call, modes)
+    first = first_labels(row)
+    if modes.mig and by_nature(metric, Reason.NOT_IN_MIG_MODE):
+        if not row.silent:
+            yield first, Absent(Reason.NOT_IN_MIG_MODE)
+        return
+    listed = answer if row.part is None else part_of(answer, row.part)
+    if listed.code or not isinstance(listed.value, list) or not listed.value:
+        missing = listed if listed.code else Answer(NOT_SUPPORTED, None, listed.asked)
+        if not row.silent:
+            yield first, why_absent(metric, missing, label_of(answer.asked), modes)
+        return
+    found = [_entry(row, answer, listed, position) for position in row.positions or range(len(listed.value))]
+    untold = _NOT_SUPPORTED if isinstance(row.field, tuple) else _UNSUPPORTED
+    none = all(entry.code in untold for _, entry in found)
+    for order, (used, entry) in enumerate(found):
+        if row.sparse and entry.code in untold and not (none and order == 0 and not row.silent):
+            continue
+        name = row.names[order] if row.names else str(order)
+        call = f"FI {row.field[order]}" if isinstance(row.field, tuple) else used.inner or label_of(answer.asked)
+        yield (name, *row.labels), _value(used, metric, entry, call, modes)
+
+
+def first_labels(row: Row) -> tuple[str, ...]:
+    """Return the labels of a row's first, or only, reading."""
+    return (row.names[0] if row.names else "0", *row.labels) if row.every else row.labels
+
+
+def _entry(row: Row, answer: Answer, listed: Answer, position: int) -> tuple[Row, Answer]:
+    """Return one entry, and the row by which it is read."""
+    entry = entry_of(listed, position)
+    if entry.code in _UNSUPPORTED and row.instead is not None:
+        other = entry_of(part_of(answer, row.instead.part), position)
+        if other.code not in _UNSUPPORTED:
+            return row.instead, other
+    return row, entry
 
 
 def state(metric: Metric, answer: Answer, modes: Modes) -> Value | Absent:

@@ -48,3 +48,23 @@ def mega(value: protocol.Value) -> Value:
 def text(value: protocol.Value) -> Value | None:
     """Return a text without blanks around it, or None."""
     return (str(value).strip() or None) if isinstance(value, str | int) else None
+
+
+def nano(value: protocol.Value) -> Value:
+    """Return seconds from nanoseconds."""
+    return number(value) / 1_000_000_000
+
+
+def kibi(value: protocol.Value) -> Value:
+    """Return bytes from KiB."""
+    return int(number(value)) * 1024
+
+
+def mebi(value: protocol.Value) -> Value:
+    """Return bytes a second from MiB a second."""
+    return float(number(value)) * 1024 * 1024
+
+
+def count(value: protocol.Value) -> Value | None:
+    """Return how many there are of what was listed."""
+    return len(value) if isinstance(value, list) else None

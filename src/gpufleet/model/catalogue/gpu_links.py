@@ -1,0 +1,126 @@
+"""Rows of the catalogue about what joins a GPU to others: PCIe, NVLink, the fabric, chip-to-chip. Ids 110 to 139."""
+
+from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue.metric import Absence
+from gpufleet.model.catalogue.row import (
+    COUNTER,
+    DIM,
+    ENUM,
+    GAUGE,
+    GUEST,
+    INT,
+    OLD_CHIP,
+    OLD_DRIVER,
+    SLOW,
+    STATE,
+    STATIC,
+    TAIL,
+    info,
+    row,
+)
+
+NO_NVLINK = Absence(Reason.NOT_SUPPORTED, "the board has no NVLink, or MIG mode hides it")
+OTHER_COUNTERS = Absence(Reason.NOT_SUPPORTED, "the chip counts in another way")
+NO_FABRIC = Absence(Reason.NOT_SUPPORTED, "the GPU is not part of an NVLink fabric")
+NO_C2C = Absence(Reason.NOT_SUPPORTED, "the GPU has no chip-to-chip link to a CPU")
+
+FABRIC_HEALTH = (
+    ("degraded_bandwidth", 0),
+    ("route_recovery", 2),
+    ("route_unhealthy", 4),
+    ("access_timeout_recovery", 6),
+    ("partition_assigned", 12),
+    ("fabric_manager_disconnected", 14),
+)
+"""Names and shifts in nvmlGpuFabricInfo's health mask: two bits each, 0 not told, 1 true, 2 false (nvml.h).
+
+The last is told the other way round: 1 connected, 2 disconnected.
+"""
+
+FABRIC_CONFIGURATIONS = (
+    "not_told",
+    "none",
+    "system_guid",
+    "chassis_serial",
+    "no_partition",
+    "insufficient_nvlinks",
+    "incompatible_firmware",
+    "invalid_location",
+    "gpu_state",
+)
+"""What is wrong with the fabric's configuration: four bits from the eighth of the health mask."""
+
+# fmt: off
+LINK_METRICS = (
+    # PCIe
+    row(110, "gpu_pcie_transmit_bytes_total", COUNTER, INT, "bytes",
+        "Bytes sent over PCIe; the driver's counter can wrap",
+        storage=TAIL, nvml=("FI 197",), absent=(OLD_CHIP, OLD_DRIVER, GUEST)),
+    row(111, "gpu_pcie_receive_bytes_total", COUNTER, INT, "bytes",
+        "Bytes received over PCIe; the driver's counter can wrap",
+        storage=TAIL, nvml=("FI 198",), absent=(OLD_CHIP, OLD_DRIVER, GUEST)),
+    row(112, "gpu_pcie_errors_total", COUNTER, INT, "", "Errors of the PCIe link, by kind; only kinds this chip counts",
+        lane=SLOW, storage=DIM, dims=("kind",), nvml=("FI 95", "FI 169", "FI 173-183"),
+        absent=(OLD_CHIP, OLD_DRIVER, GUEST)),
+    # NVLink
+    row(113, "gpu_nvlinks", GAUGE, INT, "", "NVLinks that the GPU has",
+        lane=SLOW, storage=TAIL, nvml=("nvmlDeviceGetNvLinkState",), absent=(NO_NVLINK,)),
+    row(114, "gpu_nvlinks_active", GAUGE, INT, "", "NVLinks that are up",
+        lane=SLOW, storage=TAIL, nvml=("nvmlDeviceGetNvLinkState",), absent=(NO_NVLINK,)),
+    row(115, "gpu_nvlink_up", GAUGE, INT, "", "1 if the link is up, else 0",
+        high=1, lane=SLOW, storage=DIM, dims=("link",), nvml=("nvmlDeviceGetNvLinkState",), absent=(NO_NVLINK,)),
+    row(116, "gpu_nvlink_speed_bytes_per_second", GAUGE, INT, "bytes_per_second", "Speed of the link",
+        lane=SLOW, storage=DIM, dims=("link",), nvml=("FI 164",), absent=(NO_NVLINK, OLD_CHIP)),
+    row(117, "gpu_nvlink_transmit_bytes_total", COUNTER, INT, "bytes", "Payload sent over all NVLinks together",
+        storage=TAIL, nvml=("FI 138 (all links)",), absent=(NO_NVLINK, OTHER_COUNTERS)),
+    row(118, "gpu_nvlink_receive_bytes_total", COUNTER, INT, "bytes", "Payload received over all NVLinks together",
+        storage=TAIL, nvml=("FI 139 (all links)",), absent=(NO_NVLINK, OTHER_COUNTERS)),
+    row(119, "gpu_nvlink_link_transmit_bytes_total", COUNTER, INT, "bytes", "Payload sent over one NVLink",
+        lane=SLOW, storage=DIM, dims=("link",), nvml=("FI 138", "FI 202"), absent=(NO_NVLINK,)),
+    row(120, "gpu_nvlink_link_receive_bytes_total", COUNTER, INT, "bytes", "Payload received over one NVLink",
+        lane=SLOW, storage=DIM, dims=("link",), nvml=("FI 139", "FI 204"), absent=(NO_NVLINK,)),
+    row(121, "gpu_nvlink_errors_total", COUNTER, INT, "",
+        "Errors of one NVLink, by kind; only kinds this chip counts",
+        lane=SLOW, storage=DIM, dims=("link", "kind"), nvml=("FI 161-163", "FI 206-215", "FI 219", "FI 221"),
+        absent=(NO_NVLINK,)),
+    row(122, "gpu_nvlink_peers", GAUGE, INT, "", "Active NVLinks, by what is at their other end",
+        lane=STATIC, storage=DIM, dims=("peer",), nvml=("nvmlDeviceGetNvLinkRemoteDeviceType",), absent=(NO_NVLINK,)),
+    row(123, "gpu_nvswitch_links", GAUGE, INT, "", "NVLinks that end at an NVSwitch",
+        lane=SLOW, storage=TAIL, nvml=("FI 147",), absent=(NO_NVLINK,)),
+    info(124, "gpu_nvlink_version", "Version of NVLink", nvml="nvmlDeviceGetNvLinkVersion", absent=(NO_NVLINK,)),
+    # chip to chip
+    row(125, "gpu_c2c_enabled", GAUGE, INT, "", "1 if the chip-to-chip link to the CPU is on, else 0",
+        high=1, lane=STATIC, storage=TAIL, nvml=("nvmlDeviceGetC2cModeInfoV",), smi=("c2c.mode",),
+        absent=(NO_C2C, OLD_DRIVER)),
+    row(126, "gpu_c2c_link_up", GAUGE, INT, "", "1 if this chip-to-chip link is up, else 0",
+        high=1, lane=SLOW, storage=DIM, dims=("link",), nvml=("FI 171",), absent=(NO_C2C,)),
+    row(127, "gpu_c2c_link_speed_bytes_per_second", GAUGE, INT, "bytes_per_second",
+        "Highest speed of this chip-to-chip link",
+        lane=SLOW, storage=DIM, dims=("link",), nvml=("FI 172",), absent=(NO_C2C,)),
+    row(128, "gpu_c2c_errors_total", COUNTER, INT, "", "Errors of one chip-to-chip link, by kind",
+        lane=SLOW, storage=DIM, dims=("link", "kind"), nvml=("FI 231-233",), absent=(NO_C2C, OLD_DRIVER)),
+    # fabric
+    row(130, "gpu_fabric_state", STATE, ENUM, "", "How far the GPU has come in joining the NVLink fabric",
+        low=None, lane=SLOW, storage=TAIL, states=("not_supported", "not_started", "in_progress", "completed"),
+        nvml=("nvmlDeviceGetGpuFabricInfoV.state",), smi=("fabric.state",), absent=(NO_FABRIC, OLD_DRIVER)),
+    info(131, "gpu_fabric_status", "What came of joining the fabric, once it is completed: `SUCCESS` or an error",
+         lane=SLOW, nvml="nvmlDeviceGetGpuFabricInfoV.status", smi="fabric.status",
+         absent=(NO_FABRIC, OLD_DRIVER, Absence(Reason.NO_DATA, "the GPU has not joined yet"))),
+    info(132, "gpu_fabric_cluster_uuid", "Fabric that the GPU is part of", lane=SLOW,
+         nvml="nvmlDeviceGetGpuFabricInfoV.clusterUuid", smi="fabric.clusterUuid",
+         absent=(NO_FABRIC, OLD_DRIVER, Absence(Reason.NO_DATA, "the fabric does not span hosts"))),
+    info(133, "gpu_fabric_clique", "Group of GPUs in the fabric that reach each other", lane=SLOW,
+         nvml="nvmlDeviceGetGpuFabricInfoV.cliqueId", smi="fabric.cliqueId", absent=(NO_FABRIC, OLD_DRIVER)),
+    row(134, "gpu_fabric_health", GAUGE, INT, "", "1 if this holds of the GPU's part in the fabric, else 0",
+        high=1, lane=SLOW, storage=DIM, dims=("condition",), nvml=("nvmlDeviceGetGpuFabricInfoV.healthMask",),
+        absent=(NO_FABRIC, OLD_DRIVER)),
+    row(135, "gpu_fabric_incorrect_configuration", STATE, ENUM, "", "What is wrong with the fabric's configuration",
+        low=None, lane=SLOW, storage=TAIL, states=FABRIC_CONFIGURATIONS,
+        nvml=("nvmlDeviceGetGpuFabricInfoV.healthMask",), smi=("fabric.health.incorrect_configuration",),
+        absent=(NO_FABRIC, OLD_DRIVER)),
+    row(136, "gpu_fabric_health_summary", STATE, ENUM, "", "Health of the GPU's part in the fabric, in one word",
+        low=None, lane=SLOW, storage=TAIL, states=("not_told", "healthy", "unhealthy", "limited_capacity"),
+        nvml=("nvmlDeviceGetGpuFabricInfoV.healthSummary",), smi=("fabric.health.summary",),
+        absent=(NO_FABRIC, OLD_DRIVER)),
+)
+# fmt: on

@@ -1,0 +1,123 @@
+"""The table of processes: who, what they hold, what they do, and what the driver does not say."""
+
+import os
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.readers.nvml.calls import CALLS
+from gpufleet.readers.nvml.calls.processes import COMPUTE, UTILIZATION
+from gpufleet.readers.nvml.processes import SHARES, list_processes
+from gpufleet.readers.nvml.protocol import Answer, DeviceRecord
+from tests.fakes.nvml.driver import FakeNvml
+from tests.readers.nvml.rig import Start, device
+
+G = "nvmlDeviceGet"
+NOT_MIG = 2**32 - 1
+
+
+async def test_every_process_with_its_memory_and_shares(fake: FakeNvml, start: Start) -> None:
+    round_ = await start(fake).read(Lane.FAST)
+    for index, said in enumerate(fake.scenario.devices):
+        sample = device(round_, index)
+        assert sample.processes is not None
+        found = {process.pid: process for process in sample.processes}
+        kinds = {"compute": "Compute", "graphics": "Graphics", "mps": "MPSCompute"}
+        listed = {
+            record[0]: (kind, record[1])
+            for kind, name in kinds.items()
+            for record in said.rows[f"{G}{name}RunningProcesses"]
+        }
+        assert {pid: (*p.kinds, p.values["memory_bytes"]) for pid, p in found.items()} == listed
+        for pid, _, *percent in said.rows[f"{G}ProcessUtilization"]:
+            assert [found[pid].values[name] for name in SHARES] == [value / 100 for value in percent]
+        assert sample.values["gpu_compute_processes"] == index
+        assert sample.values["gpu_graphics_processes"] == index // 2
+        assert sample.values["gpu_mps_processes"] == index // 3
+
+
+async def test_only_newer_samples_count_and_none_is_no_error(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    await reader.read(Lane.FAST)
+    quiet = device(await reader.read(Lane.FAST), 2)
+    assert quiet.processes is not None
+    why = Absent(Reason.NO_DATA, f"{G}ProcessUtilization")
+    assert {value for process in quiet.processes for name, value in process.values.items() if name in SHARES} == {why}
+    pid = 4_194_020
+    fake.scenario.devices[2].rows[f"{G}ProcessUtilization"] += [
+        (pid, 1_700_000_000_000_900, 99, 98, 97, 96),
+        (pid, 1_700_000_000_000_500, 1, 2, 3, 4),  # an older sample that comes later
+    ]
+    fake.apply()
+    busy = device(await reader.read(Lane.FAST), 2)
+    assert busy.processes is not None
+    (process,) = [each for each in busy.processes if each.pid == pid]
+    assert [process.values[name] for name in SHARES] == [0.99, 0.98, 0.97, 0.96]
+
+
+def own_start_time() -> int:
+    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+
+
+async def test_a_process_is_named_by_its_id_and_start_time(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[0].rows[f"{G}ComputeRunningProcesses"] = [(os.getpid(), 2**64 - 1, NOT_MIG, NOT_MIG)]
+    fake.scenario.devices[0].rows[f"{G}GraphicsRunningProcesses"] = [(os.getpid(), 7 << 20, NOT_MIG, NOT_MIG)]
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    sample = device(round_, 0)
+    assert sample.processes is not None
+    (process,) = sample.processes
+    assert (process.kinds, process.start_time) == (("compute", "graphics"), own_start_time())
+    assert process.values["memory_bytes"] == 7 << 20
+    stranger = device(round_, 1).processes
+    assert stranger is not None
+    assert stranger[0].start_time is None  # no such process here: nothing is made up
+
+
+async def test_memory_that_the_driver_does_not_tell_is_absent(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[0].rows[f"{G}ComputeRunningProcesses"] = [(4_000_000, 2**64 - 1, NOT_MIG, NOT_MIG)]
+    fake.apply()
+    sample = device(await start(fake).read(Lane.FAST), 0)
+    assert sample.processes is not None
+    assert sample.processes[0].values["memory_bytes"] == Absent(Reason.NOT_REPORTED, COMPUTE)
+
+
+async def test_where_no_kind_can_be_listed_there_is_no_list(fake: FakeNvml, start: Start) -> None:
+    for kind in ("Compute", "Graphics", "MPSCompute"):
+        fake.scenario.fault(f"{G}{kind}RunningProcesses_v3", gpu=1, code=3)
+    fake.scenario.fault(f"{G}ProcessUtilization", gpu=2, code=3)
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert device(round_, 1).processes is None
+    assert device(round_, 1).values["gpu_compute_processes"] == Absent(Reason.NOT_SUPPORTED, COMPUTE)
+    two = device(round_, 2).processes
+    assert two is not None
+    assert two[0].values["sm_utilization_ratio"] == Absent(Reason.NOT_SUPPORTED, UTILIZATION)
+    assert device(round_, 0).processes == ()  # nobody: that is known
+
+
+async def test_many_processes(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[0].rows[f"{G}ComputeRunningProcesses"] = [(pid, pid, 0, 0) for pid in range(1, 1001)]
+    fake.apply()
+    sample = device(await start(fake).read(Lane.FAST), 0)
+    assert sample.processes is not None
+    assert [process.values["memory_bytes"] for process in sample.processes] == list(range(1, 1001))
+
+
+entries = st.lists(st.none() | st.text(max_size=3) | st.lists(st.integers(-1, 2**64 - 1), max_size=6), max_size=8)
+
+
+@given(st.integers(-5, 30), entries, entries)
+def test_any_answer_gives_a_list_or_none(code: int, processes: list[object], uses: list[object]) -> None:
+    answers = [Answer(3)] * len(CALLS["fast"])
+    keys = [call.key for call in CALLS["fast"]]
+    answers[keys.index(COMPUTE)] = Answer(code, processes)
+    answers[keys.index(UTILIZATION)] = Answer(0, uses)
+    found = list_processes(DeviceRecord(1, 0, 1, answers=tuple(answers)), Path("/nowhere"))
+    assert (found is None) == (code != 0)
+    for process in found or ():
+        for value in process.values.values():
+            assert isinstance(value, Absent) or value >= 0
