@@ -34,6 +34,7 @@ class Daemon:
 
     Attributes:
         may_end: whether it may now refuse to start (a full disk, a locked store): such ends are excused.
+        may_die: whether it may now be killed by what the shim does.
         in_trouble: its disk refuses: what it holds in memory dies with it.
         killed_in_trouble: how often it was killed then.
         exits: ends that nobody caused from here.
@@ -48,6 +49,7 @@ class Daemon:
         self.shim = Shim(folder / f"{name}.control")
         self.log = folder / f"{name}.log"
         self.may_end = False
+        self.may_die = False
         self.in_trouble = False
         self.killed_in_trouble = 0
         self.exits: list[Exit] = []
@@ -134,7 +136,7 @@ class Daemon:
             code = process.process.poll()
             if code is None:
                 continue
-            if not self._killed:
+            if not self._killed and not (self.may_die and code == -signal.SIGKILL):
                 self.exits.append(Exit(self.name, code, time.monotonic(), self.may_end and code == 1))
                 if self._ended.wait(RESTART_SECONDS):
                     return

@@ -96,6 +96,26 @@ def _syncs(
     return fault
 
 
+def _dies_writing(disk: str, daemon: str, *, syncs: int, times: int = 3) -> Begin:
+    """Kill it before one of the syncs of its writes, each time another one of so many."""
+
+    @contextmanager
+    def fault(site: Site, chance: random.Random) -> Iterator[None]:
+        victim = site.daemons[daemon]
+        victim.may_die = True
+        try:
+            for _ in range(times):
+                starts = len(victim.sessions)
+                victim.shim.die_at_sync(site.disks[disk].folder, chance.randint(2, syncs))
+                wait(lambda starts=starts: len(victim.sessions) > starts)  # type: ignore[misc]
+        finally:
+            victim.shim.leave_syncs()
+        yield
+        victim.may_die = False
+
+    return fault
+
+
 @contextmanager
 def _locked_store(site: Site, _: random.Random) -> Iterator[None]:
     """Another process takes the store's folder while the hub is down: the hub has to wait for it."""
@@ -181,6 +201,10 @@ def _all() -> Iterator[Fault]:
     yield Fault("some syncs fail under relay", _syncs("relay", "relay", error=errno.EIO, every=(2, 5)), (4, 8))
     yield Fault("slow store", _syncs("store", "hub", delay_seconds=0.05), (5, 10))
     yield Fault("slow log under hub", _syncs("hub", "hub", delay_seconds=0.3), (4, 8))
+    yield Fault("hub dies in the middle of a write to the store", _dies_writing("store", "hub", syncs=150))
+    yield Fault("hub dies in the middle of a write to log or registry", _dies_writing("hub", "hub", syncs=60))
+    yield Fault("relay dies in the middle of a write", _dies_writing("relay", "relay", syncs=60))
+    yield Fault("agent-a dies in the middle of a write", _dies_writing("agent-a", "agent-a", syncs=8))
     yield Fault("store locked by another process", _locked_store, (3, 8))
     # A row that is measured ten minutes after its receipt is dropped by design: no two clocks may come to that.
     for name in AGENTS:

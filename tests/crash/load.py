@@ -88,7 +88,7 @@ class Sender(threading.Thread):
         except urllib.error.HTTPError as error:
             with error:
                 if error.code != 503:
-                    self.refused.append(f"{self.name}: {error.code} {error.read()[:300]!r}")
+                    self._refused(sent, waiting, f"{error.code} {error.read()[:300]!r}")
             return
         except (OSError, http.client.HTTPException):
             return
@@ -102,7 +102,14 @@ class Sender(threading.Thread):
                 self.acknowledged[seq] = body
                 waiting.pop(seq, None)
             elif status != "503":
-                self.refused.append(f"{self.name}: batch {seq} of a bundle: {status}")
+                self._refused({seq: body}, waiting, f"{status} in a bundle")
+
+    def _refused(self, bodies: dict[int, bytes], waiting: dict[int, bytes], words: str) -> None:
+        """Give up what no hub should refuse; the run ends with it as a problem."""
+        self.refused.append(f"{self.name}: batches {', '.join(map(str, bodies))}: {words}")
+        self.unacknowledged |= bodies
+        for seq in bodies:
+            waiting.pop(seq, None)
 
     def _body(self, seq: int) -> bytes:
         now = time.time_ns()

@@ -59,7 +59,7 @@ clusters = ["local", {clusters}]
 max_body_bytes = 1048576
 """
 
-_PREPARE = """
+_MAKE = """
 import sys
 from gpufleet.stores.clickhouse.store import ClickHouseStore
 store = ClickHouseStore.open(sys.argv[1])
@@ -140,12 +140,12 @@ class Site:
             "parts_to_throw_insert": 1_000_000,
         }
         settings = ", ".join(f"{name} = {value}" for name, value in limits.items())
-        _python(_PREPARE, f"chdb://{self.store}")
-        _python(_ASK, f"chdb://{self.store}", f"ALTER TABLE samples MODIFY SETTING {settings}")
+        run_python(_MAKE, f"chdb://{self.store}")
+        run_python(_ASK, f"chdb://{self.store}", f"ALTER TABLE samples MODIFY SETTING {settings}")
 
     def query(self, statement: str) -> list[list[Any]]:
         """Return the columns of a SELECT of the stopped hub's store, asked in a process of its own."""
-        columns: list[list[Any]] = json.loads(_python(_ASK, f"chdb://{self.store}", statement))
+        columns: list[list[Any]] = json.loads(run_python(_ASK, f"chdb://{self.store}", statement))
         return columns
 
     def close(self) -> None:
@@ -189,7 +189,8 @@ class Site:
         return str(path)
 
 
-def _python(script: str, *arguments: str) -> str:
+def run_python(script: str, *arguments: str) -> str:
+    """Run a script in a process of its own; return what it printed."""
     command = [sys.executable, "-c", script, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]

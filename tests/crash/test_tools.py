@@ -1,6 +1,7 @@
 """The tools that make faults: the schedule, the links, what is read off them, the shim, the disks."""
 
 import http.client
+import signal
 import subprocess
 import sys
 import threading
@@ -222,6 +223,15 @@ def test_syncs_below_a_folder_fail_and_no_others(tmp_path: Path) -> None:
     assert sync(shim, tmp_path / "bad" / "file") == 0
     shim.leave_syncs()
     assert sync(shim, tmp_path / "bad" / "file") == 0
+
+
+def test_a_process_dies_at_the_sync_that_is_asked_for(tmp_path: Path) -> None:
+    shim = Shim(tmp_path / "control")
+    codes = []
+    for number in (1, 2, 3):
+        shim.die_at_sync(tmp_path, number)
+        codes.append(sync(shim, tmp_path / "file"))
+    assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0]
 
 
 WRITER = """

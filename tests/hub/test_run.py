@@ -80,6 +80,14 @@ def test_a_body_whose_answer_was_lost_before_an_outage_is_a_repetition_still_how
     assert not run.has(100, 100)
 
 
+def test_all_that_a_relay_can_have_under_way_for_one_sender_is_remembered() -> None:
+    """Eight connections of 256 bodies each, posted to a hub that is killed before it answers, and other ones first."""
+    run = Run()
+    for seq in range(5000, 0, -1):
+        run.hold(batch(seq), seq, NOW + (5000 - seq) * NANOS // 40)
+    assert all(run.has(seq, seq) for seq in range(5000, 5000 - 8 * 256, -1))
+
+
 def test_what_is_remembered_of_a_sender_with_many_holes_is_bounded() -> None:
     run = Run()
     for seq in range(1, 20 * MOST, 5):

@@ -9,11 +9,13 @@ from gpufleet.model.time import NANOS
 LEAST = 32
 """Bodies that are always remembered, of the last and below each hole: a sender repeats what it had no answer to."""
 
-MOST = 1024
-"""Bodies that are remembered of a sender that posts fast, as one with a backlog does, perhaps in bundles of a relay."""
+MOST = 16_384
+"""Bodies that are remembered of a sender that posts fast, as one with a backlog does. Eight times what a relay with one
+sender can have under way: each of its 8 connections posts 256, all unheard if the hub is killed or slow."""
 
-FRESH_SECONDS = 60
-"""Beyond the least, a body is remembered for so long; it goes as later ones come, not while nothing does."""
+FRESH_SECONDS = 180
+"""Beyond the least, a body is remembered for so long; it goes as later ones come, not while nothing does. A relay gives
+a post up after 30 s and makes it again within 15. Memory in all is what a hub receives in this time, 20 bytes each."""
 
 _LOOKED_AT = 2 * LEAST
 """Bodies, the oldest, of which each that comes may push out some: what this costs is bounded."""

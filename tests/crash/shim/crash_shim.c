@@ -5,13 +5,15 @@
  *   fsync and fdatasync of files below a folder take longer, or fail.
  *
  * Layout, native endian: int64 clock offset in ns; int64 delay of a sync in us; int64 errno of a sync or 0;
- * int64 N: only every Nth sync fails; char[480] the folder, ended by a zero. An engine that brings its own clock_gettime keeps the true time. One that is
- * loaded so that it looks for symbols in the C library first (RTLD_DEEPBIND) has its table of functions rewritten. */
+ * int64 N: only every Nth sync fails; int64 M: the process kills itself at its Mth sync; char[472] the folder, ended
+ * by a zero. An engine that brings its own clock_gettime keeps the true time. One that is loaded so that it looks for
+ * symbols in the C library first (RTLD_DEEPBIND) has its table of functions rewritten. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +30,8 @@ struct control {
     volatile int64_t sync_delay_us;
     volatile int64_t sync_errno;
     volatile int64_t sync_every;
-    char folder[480];
+    volatile int64_t dies_at;
+    char folder[472];
 };
 
 static struct control *control;
@@ -76,10 +79,11 @@ static int is_below(int fd) {
 
 /* 0 to go on, else the errno to fail with. */
 static int disturb(int fd) {
-    if (!control || (!control->sync_delay_us && !control->sync_errno) || !is_below(fd)) return 0;
+    if (!control || (!control->sync_delay_us && !control->sync_errno && !control->dies_at) || !is_below(fd)) return 0;
     if (control->sync_delay_us) usleep((useconds_t)control->sync_delay_us);
     static int64_t count;
     int64_t number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
+    if (control->dies_at && number >= control->dies_at) kill(getpid(), SIGKILL);
     return control->sync_every > 1 && number % control->sync_every ? 0 : (int)control->sync_errno;
 }
 

@@ -10,7 +10,7 @@ from tests.support.compiler import compile_library
 
 SOURCE = Path(__file__).with_name("crash_shim.c")
 CACHE = Path(__file__).parents[3] / ".cache" / "crash-shim"
-_CONTROL = struct.Struct("=qqqq480s")
+_CONTROL = struct.Struct("=qqqqq472s")
 
 
 def build() -> Path:
@@ -50,9 +50,17 @@ class Shim:
 
     def disturb_syncs(self, folder: Path, *, delay_seconds: float = 0.0, error: int = 0, every: int = 1) -> None:
         """Make each fsync and fdatasync of files below the folder wait, and every so manieth fail with `error`."""
-        struct.pack_into("=480s", self._map, 32, str(folder.resolve()).encode())
+        self._set_folder(folder)
         struct.pack_into("=qqq", self._map, 8, int(delay_seconds * 1e6), error, every)
+
+    def die_at_sync(self, folder: Path, number: int) -> None:
+        """Make the process kill itself at its so manieth fsync or fdatasync of files below the folder, from now on."""
+        self._set_folder(folder)
+        struct.pack_into("=q", self._map, 32, number)
 
     def leave_syncs(self) -> None:
         """Let syncs be."""
-        struct.pack_into("=qq", self._map, 8, 0, 0)
+        struct.pack_into("=qqqq", self._map, 8, 0, 0, 0, 0)
+
+    def _set_folder(self, folder: Path) -> None:
+        struct.pack_into("=472s", self._map, 40, str(folder.resolve()).encode())
