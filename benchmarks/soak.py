@@ -54,9 +54,12 @@ class Daemon:
         self.process = Gpufleet(
             ["hub", "--listen", f"127.0.0.1:{port}", "--state", str(self.folder), *more], folder / f"{name}.log"
         )
-        self.process.wait_for(f"{self.url}/healthz")
         self.resident: list[tuple[float, float]] = []
         self._cpu = 0.0
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        self.process.wait_for(f"{self.url}/healthz")
 
     def look(self) -> None:
         """Note how much memory it has."""
@@ -132,7 +135,9 @@ class Soak:
 
     async def run(self) -> list[str]:
         """Run it; return what is wrong."""
-        print(HEAD)
+        for daemon in (self.hub, *self.relays):
+            await asyncio.to_thread(daemon.wait)
+        print(HEAD, flush=True)
         async with aiohttp.ClientSession() as session:
             posting = asyncio.create_task(self.load.run())
             asking = asyncio.create_task(self.asker.run())
@@ -140,6 +145,11 @@ class Soak:
             minute = self._began
             while time.monotonic() < self._began + self.minutes * 60:
                 await asyncio.sleep(LOOK_SECONDS)
+                if broken := self._broken(posting):
+                    for task in (posting, asking):
+                        task.cancel()
+                    await asyncio.gather(posting, asking, return_exceptions=True)
+                    return broken
                 for daemon in (self.hub, *self.relays):
                     daemon.look()
                 if time.monotonic() - minute >= 60 - LOOK_SECONDS / 2:
@@ -154,6 +164,14 @@ class Soak:
             if isinstance(ended, Exception):
                 self.asker.failed.append(f"no more questions were asked: {ended!r}")
         return self._judge(drained)
+
+    def _broken(self, posting: asyncio.Task[None]) -> list[str]:
+        """Say what keeps the run from going on."""
+        codes = {daemon.name: daemon.process.process.poll() for daemon in (self.hub, *self.relays)}
+        broken = [f"{name} ended with {code} in the middle" for name, code in codes.items() if code is not None]
+        if posting.done():
+            broken.append(f"the load ended: {posting.exception()!r}")
+        return broken
 
     async def _pages(self, session: aiohttp.ClientSession) -> tuple[str, list[str]]:
         pages = []

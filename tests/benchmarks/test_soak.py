@@ -1,6 +1,8 @@
 """The soak itself: what it finds good, and that it finds what is not."""
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -8,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import folder_bytes
+from benchmarks.processes import children, folder_bytes
 from benchmarks.soak_judge import FLAT_RATIO, Stored, audit, growth
 from benchmarks.soak_load import GPUS_A_NODE, VALUES, Node
 from gpufleet.codecs.batch import decode
@@ -104,3 +106,17 @@ def test_a_folder_is_measured_while_files_in_it_come_and_go(tmp_path: Path) -> N
     finally:
         stop.set()
         thread.join()
+
+
+@pytest.mark.timeout(300)
+def test_a_daemon_that_dies_ends_the_run() -> None:
+    arguments = ["-m", "benchmarks.soak", "--minutes", "5", "--gpus", "80", "--relays", "1"]
+    with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline()  # the head of the table: everything runs
+        _, relay = children(run.pid)
+        os.kill(relay, signal.SIGKILL)
+        out = run.stdout.read()
+        assert run.wait(60) == 1
+    assert "relay-1 ended with -9 in the middle" in out
+    shutil.rmtree(out.rpartition("kept in ")[2].strip())
