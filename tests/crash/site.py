@@ -22,7 +22,7 @@ from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario
 from tests.support.processes import answers, free_port, get_json, get_text
 
-AGENTS = {"agent-a": 8, "agent-b": 24}
+AGENTS = {"agent-a": 8, "agent-b": 4}
 SPOOL_SECONDS = {"agent-a": 604_800, "agent-b": 60}
 """Name to GPUs, and to the age that waiting batches may have.
 
