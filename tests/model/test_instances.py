@@ -1,0 +1,26 @@
+"""When an instance is gone, and what to call a device."""
+
+from gpufleet.model.absence import Reason
+from gpufleet.model.instances import device_name, is_gone
+from gpufleet.model.reading import Reading
+
+FAST, SLOW = ("nvml", "fast"), ("nvml", "slow")
+
+
+def test_gone_is_what_a_newer_pass_of_a_lane_it_was_on_did_not_list() -> None:
+    assert not is_gone({FAST: 10}, {FAST: 10})
+    assert is_gone({FAST: 10}, {FAST: 11})
+    assert not is_gone({FAST: 10}, {FAST: 9})
+    assert is_gone({FAST: 10, SLOW: 5}, {FAST: 10, SLOW: 6})
+    assert not is_gone({FAST: 10}, {FAST: 10, SLOW: 60})  # a lane that never told of it says nothing
+    assert not is_gone({FAST: 10}, {})
+
+
+def test_a_device_is_called_by_the_best_that_is_known() -> None:
+    profile, type_ = Reading(value="1g.18gb"), Reading(value="NVIDIA L40S-12Q")
+    assert device_name({"mig_profile": profile}) == "MIG 1g.18gb"
+    assert device_name({"vgpu_type": type_}) == "NVIDIA L40S-12Q"
+    assert device_name({"mig_profile": profile, "gpu_name": Reading(value="NVIDIA H200 MIG 1g.18gb")}) == (
+        "NVIDIA H200 MIG 1g.18gb"
+    )
+    assert device_name({"gpu_name": Reading(absent=Reason.STALE)}) is None
