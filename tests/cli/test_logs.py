@@ -32,3 +32,11 @@ def test_an_error_brings_its_traceback() -> None:
 def test_people_see_the_level_where_it_matters() -> None:
     assert HumanFormatter().format(record(logging.INFO, "agent answers")).endswith(" agent answers")
     assert "warning: careful" in HumanFormatter().format(record(logging.WARNING, "careful"))
+
+
+def test_a_name_from_outside_is_no_line_and_no_code_for_the_terminal() -> None:
+    line = HumanFormatter().format(
+        record(logging.WARNING, "refused: %s", "x\r\n12:00:00 all is well\x1b[2J\x9b31m\x07")
+    )
+    assert line.isprintable()
+    assert line.endswith("refused: x12:00:00 all is well[2J31m")

@@ -5,6 +5,8 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from gpufleet.model.text import clean
+
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -15,7 +17,9 @@ class HumanFormatter(logging.Formatter):
         """Return the line, and a traceback below it if there is one."""
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        line = f"{at} {level}{record.getMessage()}"
+        line = (
+            f"{at} {level}{clean(record.getMessage())}"  # names of strangers are in there: no lines or codes of theirs
+        )
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

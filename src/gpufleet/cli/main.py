@@ -30,6 +30,7 @@ from gpufleet.cli.up import up
 from gpufleet.cli.version import version
 from gpufleet.cli.why import why
 from gpufleet.model.errors import ConfigError, GpufleetError
+from gpufleet.model.text import clean
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -111,7 +112,7 @@ def _run() -> int:
 
 def _complain(error: object) -> None:
     for line in str(error).splitlines():
-        print(f"gpufleet: {line}", file=sys.stderr)
+        print(f"gpufleet: {clean(line)}", file=sys.stderr)  # the words may be a hub's or an agent's, and it anybody's
 
 
 if __name__ == "__main__":

@@ -104,6 +104,7 @@ async def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        headers=[("x-content-type-options", "nosniff")],
         proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=stop_seconds,

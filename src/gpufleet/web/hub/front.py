@@ -18,7 +18,6 @@ LINKS = (
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
 }
 
 _ROWS = "\n".join(f'<tr><td><a href="{path}">{path}</a></td><td>{escape(words)}</td></tr>' for path, words in LINKS)
