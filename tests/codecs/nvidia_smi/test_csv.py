@@ -1,7 +1,9 @@
 import pytest
 
 from gpufleet.codecs.nvidia_smi import parse_csv
-from gpufleet.codecs.nvidia_smi.csv import MAX_COLUMNS
+from gpufleet.codecs.nvidia_smi.csv import MAX_COLUMNS, MAX_VALUES
+from gpufleet.codecs.nvidia_smi.records import MAX_LINES
+from gpufleet.codecs.nvidia_smi.words import MAX_MESSAGES
 from gpufleet.model.errors import WireError, WireLimitError
 
 COLUMNS = ("index", "memory.used", "uuid")
@@ -71,6 +73,21 @@ def test_control_characters_do_not_reach_a_message() -> None:
 def test_without_a_header_where_one_is_due_it_is_an_error() -> None:
     with pytest.raises(WireError, match="--format=csv"):
         parse_csv(b"0, 55 MiB, GPU-1\n")
+
+
+def test_too_many_lines_and_values() -> None:
+    with pytest.raises(WireLimitError, match="lines"):
+        parse_csv(b"a, b\n" + b"1, 2\n" * MAX_LINES)
+    columns = tuple(f"a{n}" for n in range(1000))
+    row = ", ".join("1" for _ in columns) + "\n"
+    with pytest.raises(WireLimitError, match="values"):
+        parse_csv((row * (MAX_VALUES // 1000 + 1)).encode(), columns)
+
+
+def test_many_words_are_counted_and_not_kept() -> None:
+    table = parse_csv("".join(f"trouble {n}\n" for n in range(100)).encode() + b"0, 1, GPU-1\n", COLUMNS)
+    assert len(table.rows) == 1
+    assert (table.messages[0], table.messages[-1]) == ("trouble 0", f"and {100 - MAX_MESSAGES} more")
 
 
 def test_too_wide() -> None:

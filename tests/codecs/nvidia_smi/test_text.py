@@ -1,7 +1,7 @@
 import pytest
 
 from gpufleet.codecs.nvidia_smi import parse_text
-from gpufleet.codecs.nvidia_smi.records import MAX_DEPTH
+from gpufleet.codecs.nvidia_smi.records import MAX_DEPTH, MAX_LINES
 from gpufleet.model.errors import WireError, WireLimitError
 from tests.fakes.nvidia_smi.standin import DATA
 
@@ -95,3 +95,8 @@ def test_too_deep() -> None:
     lines = "\n".join(" " * (depth + 1) + "a" for depth in range(MAX_DEPTH + 1))
     with pytest.raises(WireLimitError):
         parse_text(f"GPU 00000000:83:00.0\n{lines} : 1\n".encode())
+
+
+def test_too_many_lines() -> None:
+    with pytest.raises(WireLimitError, match="lines"):
+        parse_text(b"GPU 00000000:83:00.0\n" + b"\n" * MAX_LINES)

@@ -1,7 +1,7 @@
 import pytest
 
 from gpufleet.codecs.nvidia_smi import parse_xml
-from gpufleet.codecs.nvidia_smi.records import MAX_DEPTH, MAX_LEAVES, MAX_VALUE
+from gpufleet.codecs.nvidia_smi.records import MAX_BYTES, MAX_DEPTH, MAX_LEAVES, MAX_LINES, MAX_VALUE
 from gpufleet.model.errors import WireError, WireLimitError
 from tests.fakes.nvidia_smi.standin import DATA
 
@@ -92,6 +92,14 @@ def test_too_deep_too_many_and_too_long() -> None:
         parse_xml(document(b'<gpu id="x">' + b"<a>1</a>" * (MAX_LEAVES + 1) + b"</gpu>"))
     (gpu,) = parse_xml(document(b'<gpu id="x"><a>' + b"9" * 100_000 + b"</a></gpu>")).devices
     assert len(gpu.leaves["a"]) == MAX_VALUE
+
+
+def test_too_long_and_too_many_elements() -> None:
+    with pytest.raises(WireLimitError, match="bytes"):
+        parse_xml(b"<nvidia_smi_log>" + b" " * MAX_BYTES)
+    gpus = b'<gpu id="x">' + b"<a/>" * 1000 + b"</gpu>"
+    with pytest.raises(WireLimitError, match="elements"):
+        parse_xml(document(gpus * (MAX_LINES // 1000)))
 
 
 def test_an_encoding_that_python_lacks_is_an_error() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpufleet.codecs.nvidia_smi.records import MAX_BYTES, MAX_PARTS, MAX_VALUE
-from gpufleet.codecs.nvidia_smi.words import decode, messages_of
+from gpufleet.codecs.nvidia_smi.records import MAX_VALUE
+from gpufleet.codecs.nvidia_smi.words import Messages, split_lines
 from gpufleet.model.errors import WireError, WireLimitError
 
 SEPARATOR = ", "
@@ -17,7 +17,7 @@ SEPARATOR = ", "
 _BARE = re.compile(r"-?[0-9]+(\.[0-9]+)?", re.ASCII)
 
 MAX_COLUMNS = 1024
-MAX_ROWS = 64 * MAX_PARTS
+MAX_VALUES = 100_000
 
 FREE_TEXTS = frozenset({"name", "gpu_name", "process_name", "hostname"})
 """Columns whose text can hold a comma."""
@@ -48,14 +48,14 @@ def parse_csv(content: bytes, columns: Sequence[str] | None = None) -> Table:
         WireLimitError: if it is too long, too wide or too many rows.
         WireError: if there should be a header, and no line is one.
     """
-    if len(content) > MAX_BYTES:
-        raise WireLimitError("csv", f"{len(content)} bytes, more than {MAX_BYTES}")
-    lines = decode(content).split("\n")
-    others: list[str] = []
+    lines = split_lines(content, "csv")
+    others = Messages()
     units: dict[str, str] = {}
     if columns is None:
         at, units = _header(lines)
-        others, lines, columns = lines[:at], lines[at + 1 :], tuple(units)
+        for line in lines[:at]:
+            others.add(line)
+        lines, columns = lines[at + 1 :], tuple(units)
     names = tuple(columns)
     torn = bool(lines and lines[-1].strip())
     free = [position for position, name in enumerate(names) if name in FREE_TEXTS]
@@ -65,16 +65,16 @@ def parse_csv(content: bytes, columns: Sequence[str] | None = None) -> Table:
         if len(values) > len(names) and len(free) == 1:
             values = _rejoined(values, free[0], len(names))
         if len(values) != len(names) or (len(names) == 1 and not line.strip()):
-            others.append(_complaint(line, len(values), len(names)))
+            others.add(_complaint(line, len(values), len(names)))
             continue
-        if len(rows) == MAX_ROWS:
-            raise WireLimitError("csv", f"more than {MAX_ROWS} rows")
+        if (len(rows) + 1) * len(names) > MAX_VALUES:
+            raise WireLimitError("csv", f"more than {MAX_VALUES} values")
         row = {name: _with_unit(value, units.get(name)) for name, value in zip(names, values, strict=True)}
         if torn and at == len(lines) - 1:
-            others.append(f"the output ends within a line: its last value, {names[-1]}, is not read")
+            others.add(f"the output ends within a line: its last value, {names[-1]}, is not read")
             del row[names[-1]]
         rows.append(row)
-    return Table(columns=names, rows=tuple(rows), messages=messages_of(others))
+    return Table(columns=names, rows=tuple(rows), messages=others.told())
 
 
 def name_of(heading: str) -> str:

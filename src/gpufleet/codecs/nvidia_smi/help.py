@@ -2,8 +2,7 @@
 
 import re
 
-from gpufleet.codecs.nvidia_smi.records import MAX_BYTES
-from gpufleet.codecs.nvidia_smi.words import decode
+from gpufleet.codecs.nvidia_smi.words import split_lines
 from gpufleet.model.errors import WireError, WireLimitError
 
 MAX_NAMES = 4096
@@ -19,10 +18,8 @@ def parse_help(content: bytes) -> frozenset[str]:
         WireLimitError: if it is too long.
         WireError: if there is no name in it.
     """
-    if len(content) > MAX_BYTES:
-        raise WireLimitError("help", f"{len(content)} bytes, more than {MAX_BYTES}")
     names: set[str] = set()
-    for line in decode(content).split("\n"):
+    for line in split_lines(content, "help"):
         if line.startswith('"') and _ENTRY.fullmatch(line):
             names.update(_NAMED.findall(line))
         if len(names) > MAX_NAMES:

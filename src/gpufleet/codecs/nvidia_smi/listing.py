@@ -4,8 +4,8 @@ import re
 
 import msgspec
 
-from gpufleet.codecs.nvidia_smi.records import MAX_BYTES, MAX_DEVICES, MAX_PARTS
-from gpufleet.codecs.nvidia_smi.words import decode, messages_of
+from gpufleet.codecs.nvidia_smi.records import MAX_DEVICES, MAX_PARTS
+from gpufleet.codecs.nvidia_smi.words import Messages, split_lines
 from gpufleet.model.errors import WireError, WireLimitError
 
 _GPU = re.compile(r"GPU ([0-9]{1,5}): (.{0,200}) \(UUID: (GPU-[0-9A-Fa-f-]{1,64})\)\s*", re.ASCII)
@@ -52,20 +52,18 @@ def parse_listing(content: bytes) -> Listing:
         WireLimitError: if it is too long.
         WireError: if no line of it is a GPU.
     """
-    if len(content) > MAX_BYTES:
-        raise WireLimitError("-L", f"{len(content)} bytes, more than {MAX_BYTES}")
     gpus: list[ListedGpu] = []
-    others: list[str] = []
-    for line in decode(content).split("\n"):
+    others = Messages()
+    for line in split_lines(content, "-L"):
         if (gpu := _GPU.fullmatch(line)) is not None:
             gpus.append(ListedGpu(int(gpu[1]), gpu[2], gpu[3]))
         elif (mig := _MIG.fullmatch(line)) is not None and gpus:
             listed = ListedMig(int(mig[2]), mig[1], mig[3])
             gpus[-1] = msgspec.structs.replace(gpus[-1], mig=(*gpus[-1].mig, listed))
         else:
-            others.append(line)
+            others.add(line)
         if len(gpus) > MAX_DEVICES or (gpus and len(gpus[-1].mig) > MAX_PARTS):
             raise WireLimitError("-L", f"more than {MAX_DEVICES} GPUs, or {MAX_PARTS} MIG devices of one")
     if not gpus:
         raise WireError("-L", "no line of it is a GPU")
-    return Listing(tuple(gpus), messages_of(others))
+    return Listing(tuple(gpus), others.told())

@@ -6,8 +6,11 @@ import msgspec
 
 from gpufleet.model.errors import WireLimitError
 
-MAX_BYTES = 16 << 20
+MAX_BYTES = 8 << 20
 """Output that is longer is refused: eight GPUs print 0.4 MB of XML."""
+
+MAX_LINES = 50_000
+"""Lines, or elements of XML, of one output: eight GPUs print 4,300. A hostile one is read in a second."""
 
 MAX_DEVICES = 256
 MAX_PARTS = 1024

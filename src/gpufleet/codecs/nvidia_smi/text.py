@@ -3,7 +3,6 @@
 import re
 
 from gpufleet.codecs.nvidia_smi.records import (
-    MAX_BYTES,
     MAX_DEPTH,
     MAX_DEVICES,
     MAX_PARTS,
@@ -13,7 +12,7 @@ from gpufleet.codecs.nvidia_smi.records import (
     Log,
     add_part,
 )
-from gpufleet.codecs.nvidia_smi.words import decode, messages_of, slug
+from gpufleet.codecs.nvidia_smi.words import Messages, slug, split_lines
 from gpufleet.model.errors import WireError, WireLimitError
 
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*")
@@ -29,12 +28,10 @@ def parse_text(content: bytes) -> Log:
         WireLimitError: if it is too long, too deep, or has too many devices or values.
         WireError: if no line of it begins a GPU.
     """
-    if len(content) > MAX_BYTES:
-        raise WireLimitError("-q", f"{len(content)} bytes, more than {MAX_BYTES}")
     reading = _Reading()
-    lines = decode(content).split("\n")
+    lines = split_lines(content, "-q")
     if lines[-1].strip():
-        reading.messages.append(f"the output ends within a line, which is not read: {lines.pop()}")
+        reading.messages.add(f"the output ends within a line, which is not read: {lines.pop()}")
     for line in lines:
         reading.take(line[: 2 * MAX_VALUE].rstrip().expandtabs(4))
     if not reading.devices:
@@ -42,7 +39,7 @@ def parse_text(content: bytes) -> Log:
     return Log(
         leaves=reading.leaves.found,
         devices=tuple(device.record() for device in reading.devices),
-        messages=messages_of(reading.messages),
+        messages=reading.messages.told(),
     )
 
 
@@ -52,7 +49,7 @@ class _Reading:
     def __init__(self) -> None:
         self.leaves = Leaves()
         self.devices: list[Building] = []
-        self.messages: list[str] = []
+        self.messages = Messages()
         self._above: list[tuple[int, str]] = []
         self._device: Building | None = None
         self._part: Building | None = None
@@ -80,7 +77,7 @@ class _Reading:
 
     def _take_head(self, indent: int, name: str, pair: tuple[str, str] | None) -> None:
         if pair is None or indent or not slug(pair[0]):
-            self.messages.append(name)
+            self.messages.add(name)
         else:
             self.leaves.put(slug(pair[0]), pair[1])
 
@@ -89,7 +86,7 @@ class _Reading:
             self._above.pop()
         key = slug(pair[0] if pair is not None else name) or "_"
         if indent == 0 or (not self._above and pair is None and not _looks_like_heading(name)):
-            self.messages.append(name)  # the driver's words between two devices
+            self.messages.add(name)  # the driver's words between two devices
             return
         if not self._above:
             self._part = self._process = None

@@ -1,8 +1,11 @@
 """Words of nvidia-smi: names made alike, texts fit to be shown, and what it prints instead of a value."""
 
 import re
+from collections.abc import Iterable
 
+from gpufleet.codecs.nvidia_smi.records import MAX_BYTES, MAX_LINES
 from gpufleet.model.absence import Reason
+from gpufleet.model.errors import WireLimitError
 
 MAX_SHOWN = 256
 """Letters of a message that are shown."""
@@ -55,12 +58,48 @@ def shown(text: str) -> str:
     return text if len(text) <= MAX_SHOWN else text[: MAX_SHOWN - 1] + "…"
 
 
-def messages_of(lines: list[str]) -> tuple[str, ...]:
-    """Return lines as messages: shown, none empty, none twice, at most `MAX_MESSAGES`, the rest counted."""
-    kept = list(dict.fromkeys(words for line in lines if (words := shown(line))))
-    if len(kept) > MAX_MESSAGES:
-        kept[MAX_MESSAGES - 1 :] = [f"and {len(kept) - MAX_MESSAGES + 1} more"]
-    return tuple(kept)
+class Messages:
+    """Collects lines that belong to no device: shown, none empty, none twice, a bounded number of them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, None] = {}
+        self._more = 0
+
+    def add(self, line: str) -> None:
+        """Add one; past `MAX_MESSAGES` it is only counted."""
+        words = shown(line)
+        if not words or words in self._kept:
+            return
+        if len(self._kept) < MAX_MESSAGES:
+            self._kept[words] = None
+        else:
+            self._more += 1
+
+    def told(self) -> tuple[str, ...]:
+        """Return them in the order in which they came, and how many more there were."""
+        return (*self._kept, f"and {self._more} more") if self._more else tuple(self._kept)
+
+
+def messages_of(lines: Iterable[str]) -> tuple[str, ...]:
+    """Return lines as messages."""
+    messages = Messages()
+    for line in lines:
+        messages.add(line)
+    return messages.told()
+
+
+def split_lines(content: bytes, where: str) -> list[str]:
+    """Return the lines of an output; the last one is empty if it ends with a line feed.
+
+    Raises:
+        WireLimitError: past `MAX_BYTES` or `MAX_LINES`.
+    """
+    if len(content) > MAX_BYTES:
+        raise WireLimitError(where, f"{len(content)} bytes, more than {MAX_BYTES}")
+    lines = content.count(b"\n")
+    if lines > MAX_LINES:
+        raise WireLimitError(where, f"{lines} lines, more than {MAX_LINES}")
+    return decode(content).split("\n")
 
 
 def decode(content: bytes) -> str:

@@ -10,6 +10,7 @@ from gpufleet.codecs.nvidia_smi.records import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_DEVICES,
+    MAX_LINES,
     MAX_PARTS,
     MAX_VALUE,
     Building,
@@ -68,6 +69,7 @@ class _Document:
         self._from = 0  # where in the path the names of the values begin
         self._text: list[str] = []
         self._letters = 0
+        self._elements = 0
         self._has_children = [False]
 
     def parse(self, content: bytes) -> None:
@@ -87,6 +89,9 @@ class _Document:
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         if not self._path and tag != ROOT:
             raise WireError("xml", f"the root is <{tag[:40]}>, not <{ROOT}>")
+        self._elements += 1
+        if self._elements > MAX_LINES:
+            raise WireLimitError("xml", f"more than {MAX_LINES} elements")
         if len(self._path) >= MAX_DEPTH:
             raise WireLimitError("xml", f"deeper than {MAX_DEPTH} elements")
         self._has_children[-1] = True
