@@ -136,6 +136,12 @@ def test_batches_of_a_bundle_are_machines_by_their_evidence() -> None:
     assert snapshot.devices[0].readings["gpu_temperature_celsius"].absent is Reason.TIMEOUT
 
 
+def test_of_one_device_the_newest_counts_in_whatever_order_batches_are() -> None:
+    samples = [gpu_sample(gpu_view(1), AT - age, gpu_power_watts=100.0 + age) for age in (1, 5, 3)]
+    _, decoded = of(pack([encode(make_batch(n, AT, samples=(one,))) for n, one in enumerate(samples, 1)]))
+    assert decoded.snapshots[0].devices[0].readings["gpu_power_watts"].value == 101.0
+
+
 def test_what_happened_is_in_the_document() -> None:
     batch = make_batch(1, AT, samples=())
     xid = Event(view=gpu_view(1), kind="xid", code=79, at=AT)

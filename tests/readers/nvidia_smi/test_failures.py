@@ -128,6 +128,16 @@ async def test_a_device_that_only_an_error_names_is_not_made_up(smi: FakeNvidiaS
     assert LOST.strip() in done.errors
 
 
+async def test_an_error_about_a_device_that_was_printed_takes_nothing_from_it(
+    smi: FakeNvidiaSmi, reader: NvidiaSmiReader
+) -> None:
+    await reader.read(Lane.FAST)
+    smi.write(before=LOST)
+    done = await reader.read(Lane.FAST)
+    assert len([sample for sample in done.samples if sample.view]) == 8
+    assert gpus(done)["0000:64:00.0"].values["gpu_state"] == "ok"
+
+
 async def test_a_row_that_says_that_its_gpu_is_lost(smi: FakeNvidiaSmi, reader: NvidiaSmiReader) -> None:
     keep = ("uuid", "pci.bus_id", "index", "count", "driver_version")
     rows = smi.scenario["rows"]

@@ -141,6 +141,16 @@ async def test_mig_devices_that_change_while_they_are_read_are_not_read(mig: Fak
     assert "disagree about its MIG devices" in done.errors[0]
 
 
+async def test_mig_devices_that_were_made_anew_while_they_were_read_are_not_read(mig: FakeNvidiaSmi) -> None:
+    before = mig.scenario["list"]
+    mig.write(lists=[before, before.replace("MIG-00000003-aaaa", "MIG-00000003-bbbb")])
+    reader = make_reader(mig)
+    done = await reader.read(Lane.STATIC)
+    assert migs(done) == []
+    assert any("changed while they were read" in words for words in done.errors)
+    assert len(migs(await reader.read(Lane.STATIC))) == 4
+
+
 async def test_mig_devices_without_a_list_are_not_read(mig: FakeNvidiaSmi) -> None:
     mig.fault("list", code=255, stdout="Unknown Error\n")
     done = await make_reader(mig).read(Lane.STATIC)

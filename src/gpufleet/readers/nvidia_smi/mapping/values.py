@@ -139,7 +139,7 @@ def _text(metric: Metric, text: str, label: str) -> Value | Absent:
 
 def _number(metric: Metric, text: str) -> Value | None:
     """Return the number in the metric's unit, or None if the text is none or of another unit."""
-    if _HEXADECIMAL.fullmatch(text) is not None:
+    if not metric.unit and metric.type is ValueType.INT and _HEXADECIMAL.fullmatch(text) is not None:
         return int(text, 16)
     state = _PERFORMANCE_STATE.fullmatch(text)
     if state is not None and metric.name == "gpu_performance_state":

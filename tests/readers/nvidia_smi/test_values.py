@@ -1,0 +1,107 @@
+"""One printed text to one value: the unit is checked, and what is no value has its reason."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.nvidia_smi import DeviceRecord
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Metric, ValueType
+from gpufleet.model.reading import Value
+from gpufleet.readers.nvidia_smi.mapping.values import read, total
+from gpufleet.readers.nvidia_smi.views import address_of, uuid_of
+
+INVALID = Absent(Reason.INVALID_VALUE, "x")
+
+
+@pytest.mark.parametrize(
+    ("metric", "text", "value"),
+    [
+        ("gpu_memory_used_bytes", "143771 MiB", 143771 << 20),
+        ("gpu_memory_used_bytes", "0 MiB", 0),
+        ("gpu_memory_used_bytes", "143771", INVALID),
+        ("gpu_memory_used_bytes", "0x1F", INVALID),
+        ("gpu_memory_used_bytes", "143771 W", INVALID),
+        ("gpu_memory_used_bytes", "1.5 MiB", INVALID),
+        ("gpu_memory_used_bytes", "-1 MiB", INVALID),
+        ("gpu_memory_used_bytes", "9999999999999999999 MiB", INVALID),
+        ("gpu_power_watts", "78.28 W", 78.28),
+        ("gpu_power_watts", "78.28 C", INVALID),
+        ("gpu_power_watts", "99999 W", INVALID),
+        ("gpu_power_watts", "nan W", INVALID),
+        ("gpu_power_watts", "1e3 W", INVALID),
+        ("gpu_temperature_celsius", "28 C", 28.0),
+        ("gpu_temperature_celsius", "28", 28.0),
+        ("gpu_temperature_celsius", "28 MHz", INVALID),
+        ("gpu_temperature_margin_celsius", "-2 C", -2.0),
+        ("gpu_utilization_ratio", "7 %", 0.07),
+        ("gpu_utilization_ratio", "7", INVALID),
+        ("gpu_utilization_ratio", "101 %", INVALID),
+        ("gpu_sm_clock_hertz", "1980 MHz", 1_980_000_000),
+        ("gpu_performance_state", "P8", 8),
+        ("gpu_performance_state", "P99", INVALID),
+        ("gpu_pcie_link_width", "16x", 16),
+        ("gpu_pcie_link_width", "16", 16),
+        ("gpu_clock_event_reasons_mask", "0x0000000000000004", 4),
+        ("gpu_clock_event_reasons_mask", "0xFFFFFFFFFFFFFFFF", INVALID),
+        ("gpu_row_remap_pending", "No", 0),
+        ("gpu_row_remap_pending", "Yes", 1),
+        ("gpu_row_remap_pending", "Maybe", INVALID),
+        ("gpu_recovery_action", "None", "none"),
+        ("gpu_recovery_action", "Reset", "gpu_reset"),
+        ("gpu_recovery_action", "Drain P2P", "drain_p2p"),
+        ("gpu_recovery_action", "Dance", INVALID),
+        ("gpu_compute_mode", "Exclusive_Process", "exclusive_process"),
+        ("gpu_virtualization_mode", "Host VGPU", "vgpu_host"),
+        ("gpu_vgpu_host_mode", "SR-IOV", "sriov"),
+        ("gpu_architecture", "Ada Lovelace", "Ada"),
+        ("gpu_pci_address", "00000000:1B:00.0", "0000:1b:00.0"),
+        ("gpu_pci_address", "somewhere", INVALID),
+        ("gpu_name", "N\x1b[0m", "N [0m"),
+        ("vgpu_license_state", "Licensed (Expiry: 2026-7-7 16:1:44 GMT)", "licensed"),
+        ("vgpu_license_state", "Unlicensed (Restricted)", "unlicensed_restricted"),
+        ("vgpu_license_expiry_timestamp_seconds", "Licensed (Expiry: 2026-7-7 16:1:44 GMT)", 1_783_440_104),
+        ("vgpu_license_expiry_timestamp_seconds", "Licensed (Expiry: 2026-77-7 16:1:44 GMT)", INVALID),
+        ("vgpu_license_expiry_timestamp_seconds", "Licensed (Expiry: Permanent)", Absent(Reason.NO_DATA, "x")),
+        ("vgpu_license_expiry_timestamp_seconds", "Unlicensed", Absent(Reason.NO_DATA, "x")),
+        ("vgpu_guest_driver_version", "N/A", Absent(Reason.NO_DATA, "x")),
+        ("gpu_power_watts", "[N/A]", Absent(Reason.NOT_SUPPORTED, "x")),
+        ("gpu_power_watts", "[Unknown Error]", Absent(Reason.DRIVER_ERROR, "x")),
+        ("gpu_power_watts", "[Insufficient Permissions]", Absent(Reason.NOT_PERMITTED, "x")),
+    ],
+)
+def test_texts(metric: str, text: str, value: Value | Absent) -> None:
+    assert read(CATALOGUE[metric], text, "x") == value
+
+
+def test_a_sum_is_absent_where_a_part_is() -> None:
+    metric = CATALOGUE["gpu_ecc_corrected_errors_total"]
+    assert total(metric, {"sram": "3", "dram": "4"}) == 7
+    assert total(metric, {"sram": "N/A", "dram": "4"}) == Absent(Reason.NOT_SUPPORTED, "sram")
+
+
+@given(metric=st.sampled_from(list(CATALOGUE.values())), text=st.text(max_size=60))
+def test_whatever_is_printed_only_valid_values_come_of_it(metric: Metric, text: str) -> None:
+    value = read(metric, text, "x")
+    if isinstance(value, Absent):
+        return
+    if metric.type is ValueType.ENUM:
+        assert value in metric.states
+    elif metric.type is ValueType.TEXT:
+        assert isinstance(value, str)
+        assert value
+    else:
+        assert isinstance(value, int | float)
+        assert math.isfinite(value)
+        assert metric.low is None or value >= metric.low
+        assert metric.high is None or value <= metric.high
+
+
+@given(text=st.text(max_size=60))
+def test_whatever_is_printed_names_are_names(text: str) -> None:
+    record = DeviceRecord(name=text, fields={"uuid": text, "pci.bus_id": text})
+    uuid = uuid_of(record)
+    assert uuid is None or uuid.startswith("GPU-")
+    address_of(record)
