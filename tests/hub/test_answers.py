@@ -361,7 +361,7 @@ def test_bare_metal_never_shows_a_guest_s_or_imported_value(samples: list[Stored
     own = [
         value
         for one in samples
-        if one.sample.provenance is Provenance.HOST_LOCAL_PROBE
+        if one.sample.provenance in (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA)
         and (one.sample.view is None or one.sample.view.side is not Side.GUEST)
         for value in [*one.sample.values.values(), *(dim.value for dim in one.sample.dims)]
     ]

@@ -7,10 +7,10 @@ from gpufleet import __version__
 from gpufleet.agent.pci import NVIDIA, PCI_ONLY_METRICS, PCI_READER, pci_only
 from gpufleet.agent.state import Kept, State
 from gpufleet.agent.timeline import READER as EVENTS
-from gpufleet.agent.unnamed import is_unnamed, without_doubles
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Lane
+from gpufleet.model.doubles import Shown, left_out
 from gpufleet.model.event import event_report
 from gpufleet.model.instances import device_name
 from gpufleet.model.reading import DimReading, Reading, Sample, precedence
@@ -41,11 +41,12 @@ def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str
         _pci_device(view, absent, state.inventory.at if state.inventory else now_ns)
         for view, absent in pci_only(state, shown, now)
     ]
-    unnamed = frozenset(
-        key for key, kept in state.views().items() if is_unnamed(_view(kept), [one.sample for one in kept.values()])
+    doubles = left_out(
+        Shown.of(device.key, named=bool(device.uuid or device.pci_address), readings=device.readings)
+        for device in devices
+        if device.kind is ViewKind.GPU
     )
-    functions = {function.address: function for function in state.inventory.functions} if state.inventory else {}
-    devices = without_doubles(devices, unnamed, functions)
+    devices = [device for device in devices if device.key not in doubles]
     by_key = {device.key: device for device in devices}
     devices.sort(key=lambda device: _display_order(device, by_key.get(device.parent or "")))
     machine = state.machine_samples()

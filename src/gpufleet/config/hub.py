@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gpufleet.config.agent import default_state, parse_listen
-from gpufleet.config.hub_url import check_hub_url
+from gpufleet.config.agent import Name, default_state, parse_listen
+from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.tls import TlsConfig, check_exposure
 
@@ -82,6 +82,24 @@ class RelayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             check_hub_url("to", self.to, shows_token=bool(self.token_file) and not self.insecure)
 
 
+class NetdataHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A bare-metal host that has Netdata and no agent yet.
+
+    Attributes:
+        cluster: id of the cluster it belongs to; one that this hub serves.
+        node: name of the host; an agent that comes later under the same name is the same machine.
+        url: root of its Netdata, such as `http://node-17:19999`.
+    """
+
+    cluster: ClusterId
+    node: Name
+    url: str
+
+    def __post_init__(self) -> None:
+        """Refuse what is not the root of an HTTP server."""
+        check_http_root("url", self.url)
+
+
 class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The hub.
 
@@ -97,6 +115,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         clusters: ids of clusters that this hub takes batches of, beside those that are registered with it.
         stale_after_seconds: a machine that was not heard of for longer has no current values.
         log_level: the least severe message that is logged.
+        netdata: hosts without an agent that are read through their Netdata.
         tls, ingest, flush, relay: see there.
     """
 
@@ -113,6 +132,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ingest: IngestConfig = IngestConfig()
     flush: FlushConfig = FlushConfig()
     relay: RelayConfig = RelayConfig()
+    netdata: Annotated[tuple[NetdataHost, ...], msgspec.Meta(max_length=1000)] = ()
 
     def __post_init__(self) -> None:
         """Refuse to show the whole fleet beyond this machine by accident."""

@@ -158,9 +158,13 @@ def _host_answer(
     if not heard:
         found = tuple(msgspec.structs.replace(one, readings=all_stale(one.readings), dimensions=()) for one in found)
         host, host_dimensions = all_stale(host), ()
+    source = Provenance.UNAVAILABLE
+    if heard:
+        probed = any(_is_probed(one) and freshness.is_heard(one.received_at) for one in own)
+        source = Provenance.HOST_LOCAL_PROBE if probed else Provenance.HOST_NETDATA
     return AllocationAnswer(
         allocation=allocation,
-        source=Provenance.HOST_LOCAL_PROBE if heard else Provenance.UNAVAILABLE,
+        source=source,
         reason=None if heard else Reason.STALE,
         detail="" if heard else f"nothing was received from this machine for more than {stale_after_seconds:g} s",
         measured_at=to_datetime(max(one.sample.measured_at for one in own)),
@@ -187,8 +191,12 @@ def since(stored: StoredSample, begin: dt.datetime | None) -> StoredSample:
     return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=()))
 
 
+def _is_probed(stored: StoredSample) -> bool:
+    return stored.sample.provenance is Provenance.HOST_LOCAL_PROBE
+
+
 def _is_host_side(stored: StoredSample) -> bool:
-    if stored.sample.provenance is not Provenance.HOST_LOCAL_PROBE:
+    if stored.sample.provenance not in (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA):
         return False
     return stored.sample.view is None or stored.sample.view.side is not Side.GUEST
 

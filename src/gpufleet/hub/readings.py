@@ -8,6 +8,7 @@ from gpufleet.hub.freshness import Freshness
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.answer import AnswerDevice
 from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.doubles import Shown, left_out
 from gpufleet.model.instances import device_name, is_gone
 from gpufleet.model.reading import DimReading, Reading, Value, precedence
 from gpufleet.model.stored import StoredSample
@@ -70,7 +71,13 @@ def devices(
     gone = _gone(_by_view(samples))
     by_key = {key: of_view for key, of_view in _by_view(samples).items() if key not in gone}
     newest = _one_key_a_unit(by_key)
-    built = [_device(cluster, machine, newest[key], by_key[key], freshness) for key in newest]
+    every = [_device(cluster, machine, newest[key], by_key[key], freshness) for key in newest]
+    doubles = left_out(
+        Shown.of(device.id, named=bool(device.uuid or device.pci_address), readings=device.readings)
+        for device in every
+        if device.kind is ViewKind.GPU
+    )
+    built = [device for device in every if device.id not in doubles]
     return tuple(sorted(built, key=lambda device: (device.pci_address or "~", device.kind, device.id)))
 
 

@@ -28,6 +28,7 @@ from gpufleet.hub.writer import Writer
 from gpufleet.model.errors import StoreError, WireError
 from gpufleet.ports import Audit, Clock, Registry, Store, Tokens
 from gpufleet.wiring.clock import SystemClock
+from gpufleet.wiring.polled import polling
 from gpufleet.wiring.stores import open_store
 
 log = logging.getLogger(__name__)
@@ -166,15 +167,18 @@ async def running_hub(
             recorder = Recorder(parts.audit, clock)
             api = build_api(door, queries, clusters, recorder, status)
             app = HubApp(door=door, endpoint=endpoint, api=api, recorder=recorder)
-            async with serve(
-                app,
-                host,
-                port,
-                connections=CONNECTIONS,
-                stop_seconds=STOP_SECONDS,
-                body_seconds=config.ingest.body_timeout_seconds + ANSWER_SECONDS,
-                tls=tls,
-            ) as bound:
+            async with (
+                polling(config.netdata, ingest, clock),
+                serve(
+                    app,
+                    host,
+                    port,
+                    connections=CONNECTIONS,
+                    stop_seconds=STOP_SECONDS,
+                    body_seconds=config.ingest.body_timeout_seconds + ANSWER_SECONDS,
+                    tls=tls,
+                ) as bound,
+            ):
                 yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
         finally:
             flusher.stop()  # after the server: nothing comes in any more
