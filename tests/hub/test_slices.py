@@ -105,6 +105,11 @@ def test_a_virtual_machine_can_have_several_instances_and_lists_some_of_them() -
     assert found.aggregate.coverage == "1 of 2 devices"
 
 
+def test_an_instance_may_be_listed_in_either_case() -> None:
+    name = "abcdef00-1111-4222-8333-444455556666"
+    assert used(ask(allocation(devices=(name.upper(),)), host(stored(sample(vgpu(name), 30, vm=VM))))) == [30]
+
+
 def test_a_listed_instance_of_a_hypervisor_without_uuids() -> None:
     xen = host(stored(sample(PARENT, 1)), stored(sample(vgpu("U-own"), 30, vm="17", vm_kind="domain_id")))
     assert used(ask(allocation(devices=("U-own",)), xen)) == [30]

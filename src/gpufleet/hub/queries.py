@@ -181,7 +181,7 @@ class Queries:
         cluster, wanted = spec.target.cluster, normalise_uuid(spec.target.vm_uuid or "")
         ids = set(self._store.tellers_of_text(cluster, slices.VM_ID, wanted) if wanted else ())
         for name in spec.devices or ():
-            ids.update(self._store.tellers_of_view(cluster, f"{ViewKind.VGPU}/{name}"))
+            ids.update(self._store.tellers_of_view(cluster, f"{ViewKind.VGPU}/{normalise_uuid(name) or name}"))
         return [
             slices.Host(
                 machine=one, stored=self._store.latest(cluster, one.id), readers=self._store.readers(cluster, one.id)

@@ -90,17 +90,17 @@ def instances_of(spec: AllocationSpec, host: Host) -> tuple[StoredSample, ...]:
     """
     wanted = normalise_uuid(spec.target.vm_uuid or "")
     present = present_keys(host.stored)
+    listed = None if spec.devices is None else {normalise_uuid(name) or name for name in spec.devices}
     by_uuid: dict[str, list[StoredSample]] = {}
     for stored in host.stored:
         view = stored.sample.view
         if view is not None and view.key in present and view.uuid and _is_instance(stored):
-            by_uuid.setdefault(view.uuid, []).append(stored)
+            by_uuid.setdefault(normalise_uuid(view.uuid) or view.uuid, []).append(stored)
     own: list[StoredSample] = []
     for uuid, samples in by_uuid.items():
         holders = {holder for one in samples if (holder := _holder(one)) is not None}
-        unlisted = spec.devices is not None and uuid not in spec.devices
-        may_be = holders == {wanted} or (spec.devices is not None and not holders)
-        if may_be and not unlisted:
+        may_be = holders == {wanted} or (listed is not None and not holders)
+        if may_be and (listed is None or uuid in listed):
             own += samples
     return tuple(own)
 
