@@ -30,7 +30,7 @@ from gpufleet.model.reading import Value
 from gpufleet.model.round import Round as Round
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored import Accepted, StoredSample
+from gpufleet.model.stored import Accepted, EventQuestion, StoredEvent, StoredSample
 
 
 class Clock(Protocol):
@@ -262,6 +262,10 @@ class Store(Protocol):
         Times in nanoseconds, `end` excluded. A gauge gives the mean of its step, a counter its last
         value, a state the last. Metrics without dimensions only.
         """
+        ...
+
+    def events(self, question: EventQuestion) -> tuple[StoredEvent, ...]:
+        """Return the events that are asked for, the newest first; one that was written twice comes once."""
         ...
 
     def close(self) -> None:

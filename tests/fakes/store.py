@@ -1,6 +1,7 @@
 """A store in memory that keeps the promises of `ports.Store`, and can be told to fail."""
 
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 
 from gpufleet.codecs.batch import to_rows
@@ -8,7 +9,7 @@ from gpufleet.model.errors import StoreError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored import Accepted, StoredSample
+from gpufleet.model.stored import Accepted, EventQuestion, EventSpan, StoredEvent, StoredSample
 
 
 class MemoryStore:
@@ -46,6 +47,36 @@ class MemoryStore:
     def seqs(self) -> list[int]:
         """Sequence numbers in the order in which they were added."""
         return [one.batch.seq for _, batches in self.writes for one in batches]
+
+    def events(self, question: EventQuestion) -> tuple[StoredEvent, ...]:
+        """Return events as the store would, one `id` a place in the memory."""
+        if self.down:
+            raise StoreError("the store is down")
+        found: dict[tuple[object, ...], StoredEvent] = {}
+        for _, batches in self.writes:
+            for one in batches:
+                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
+                    for event in report.events:
+                        view = event.view.key if event.view else None
+                        cells = (one.batch.cluster, id_, view, event.at, event.kind, event.code)
+                        key = (*cells, *sorted(event.attributes.items()))
+                        found.setdefault(
+                            key,
+                            StoredEvent(
+                                id=zlib.crc32(repr(key).encode()), cluster=one.batch.cluster, machine=id_, view=view,
+                                at=event.at, kind=event.kind, code=event.code, attributes=event.attributes,
+                                received_at=one.received_at,
+                            ),
+                        )  # fmt: skip
+        wanted = [
+            event
+            for event in found.values()
+            if any(_in(event, span) for span in question.spans)
+            and (question.view is None or (event.view or "") == question.view)
+            and (not question.kinds or event.kind in question.kinds)
+            and (question.before is None or (event.at, event.id) < question.before)
+        ]
+        return tuple(sorted(wanted, key=lambda event: (-event.at, -event.id))[: question.limit])
 
     def _samples(self, cluster: str, machine: str) -> list[StoredSample]:
         """Return every sample, in the order of reports."""
@@ -122,3 +153,12 @@ class MemoryStore:
 
 def _key(sample: Sample) -> tuple[str | None, str, str]:
     return sample.view.key if sample.view else None, sample.reader, sample.lane
+
+
+def _in(event: StoredEvent, span: EventSpan) -> bool:
+    return (
+        span.cluster in (None, event.cluster)
+        and span.machine in (None, event.machine)
+        and (span.views is None or (event.view or "") in span.views)
+        and span.start <= event.at < span.end
+    )

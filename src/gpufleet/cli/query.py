@@ -15,6 +15,7 @@ from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, Json, TokenFileOptio
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.answer import (
     AllocationAnswer,
+    EventsAnswer,
     GpuRecord,
     MachineRecord,
     NodeRecord,
@@ -130,6 +131,28 @@ def series(
         json,
         Access(token_file, ca),
     )
+
+
+@query_app.command()
+def events(
+    hub: HubUrl = HUB_URL,
+    cluster: Cluster = None,
+    machine: Annotated[str | None, typer.Option(metavar="ID", help="Only of this machine, by id or name.")] = None,
+    view: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only of this device, such as gpu/GPU-...; `machine` for none.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only of this kind, such as xid.")] = None,
+    allocation: Annotated[str | None, typer.Option(metavar="ID", help="Only what its holder may see.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: a day ago].")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Most events.")] = 100,
+    json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+) -> None:
+    """What happened: XIDs, resets, throttles, drivers. The newest first."""
+    wanted = {"cluster": cluster, "machine": machine, "view": view, "kind": kind, "allocation": allocation}
+    asked = {**wanted, "since": since, "limit": str(limit)}
+    ask(hub, "/v1/events", asked, EventsAnswer, "events", json, Access(token_file, ca))
 
 
 @query_app.command()

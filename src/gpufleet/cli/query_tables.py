@@ -7,11 +7,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpufleet.exporters.words import seconds_words, value_words
+from gpufleet.exporters.words import event_words, seconds_words, value_words
 from gpufleet.model.access import AuditRecord
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation
 from gpufleet.model.answer import (
     AllocationAnswer,
+    EventsAnswer,
     GpuRecord,
     MachineRecord,
     NodeRecord,
@@ -54,6 +55,22 @@ def nodes(found: Sequence[NodeRecord]) -> list[Table | str]:
         for one in found
     ]
     return [_table(("node", "id", "cluster", "GPUs reporting", "heard", "conflict or last error"), rows, "nodes")]
+
+
+def events(found: EventsAnswer) -> list[Table | str]:
+    """One row an event."""
+    rows = [
+        (
+            f"{one.at:%Y-%m-%d %H:%M:%S}",
+            one.node or one.machine,
+            one.device or "machine",
+            f"{one.kind} {one.code}" if one.code else one.kind,
+            event_words(one.attributes),
+        )
+        for one in found.events
+    ]
+    more = ["There are more, older ones: --limit, --since or --json with `cursor`."] if found.next else []
+    return [_table(("at (UTC)", "node", "device", "event", "what"), rows, "events"), *more]
 
 
 def allocations(found: Sequence[Allocation]) -> list[Table | str]:

@@ -1,6 +1,6 @@
 """Values in the words that people use; documents and pages for machines never do this."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpufleet.model.catalogue import CATALOGUE
 
@@ -63,3 +63,15 @@ def value_words(metric: str, value: float | str) -> str:
     if words is not None:
         return words(value)
     return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+_SAID_ELSEWHERE = frozenset({"name", "class", "action", "log_seq"})
+
+
+def event_words(attributes: Mapping[str, str]) -> str:
+    """Return an event's attributes as people read them: what it is first, then what to do, then the rest."""
+    first = [attributes[name] for name in ("name", "class") if attributes.get(name)]
+    action = attributes.get("action", "")
+    advised = [f"advised: {action}"] if action and action != "unknown" else []
+    rest = [f"{name} {text}" for name, text in attributes.items() if name not in _SAID_ELSEWHERE]
+    return ", ".join([*first, *advised, *rest])

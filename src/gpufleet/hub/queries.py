@@ -7,19 +7,29 @@ from typing import TypeVar
 
 import msgspec
 
-from gpufleet.hub import answers, history, slices
+from gpufleet.hub import answers, events, history, slices
 from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.freshness import Freshness
+from gpufleet.hub.history import QuestionError
 from gpufleet.hub.intervals import Intervals
 from gpufleet.hub.inventory import gpu_records, node_record, sender_record, with_age
 from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.putting import check_id, check_spec
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationSpec
-from gpufleet.model.answer import AllocationAnswer, GpuRecord, MachineRecord, NodeRecord, SenderRecord, SeriesAnswer
+from gpufleet.model.answer import (
+    AllocationAnswer,
+    EventsAnswer,
+    GpuRecord,
+    MachineRecord,
+    NodeRecord,
+    SenderRecord,
+    SeriesAnswer,
+)
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored import EventQuestion, EventSpan
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import ViewKind, normalise_uuid
 from gpufleet.ports import Clock, Registry, Store
@@ -147,6 +157,61 @@ class Queries:
             for one in states
         )
 
+    async def events(
+        self,
+        *,
+        start: int,
+        end: int,
+        cluster: str | None = None,
+        machine: str | None = None,
+        view: str | None = None,
+        kinds: Sequence[str] = (),
+        allocation: str | None = None,
+        cursor: str | None = None,
+        limit: int = 100,
+        tenant: str | None = None,
+    ) -> EventsAnswer:
+        """Return a page of events, the newest first.
+
+        Args:
+            start, end: nanoseconds since 1970, `end` excluded.
+            cluster, machine: only of this cluster, of this machine (id or name).
+            view: only of this view, by its key; `machine` for the machines' own.
+            kinds: only of these kinds.
+            allocation: only what its holder may see: its devices, in its time.
+            cursor: `next` of the page before.
+            limit: most events of a page.
+            tenant: only what this tenant may see.
+
+        Raises:
+            NotFoundError: if there is no such allocation (of the tenant), or no such machine.
+            QuestionError: if the question cannot be meant.
+        """
+        if not 1 <= limit <= events.MAX_LIMIT:
+            raise QuestionError("limit", f"must be from 1 to {events.MAX_LIMIT}")
+        if end <= start:
+            raise QuestionError("until", "must be after since")
+        before = events.parse_cursor(cursor) if cursor is not None else None
+
+        def ask() -> EventsAnswer:
+            spans = self._event_spans(cluster, machine, allocation, tenant, start, end)
+            question = EventQuestion(
+                spans=tuple(spans),
+                view="" if view == "machine" else view,
+                kinds=tuple(kinds),
+                before=before,
+                limit=limit + 1,
+            )
+            found = self._store.events(question)
+            page = found[:limit]
+            names = {one.id: one.machine.name for one in self._registry.machines(cluster)}
+            return EventsAnswer(
+                events=tuple(events.record_of(event, names) for event in page),
+                next=events.cursor_after(page[-1]) if len(found) > limit else None,
+            )
+
+        return await self._ask(ask)
+
     async def ready(self) -> None:
         """Ask the registry and the store something small.
 
@@ -211,6 +276,34 @@ class Queries:
         listed = answers.listed_ids(allocation, machine, self._store.latest(machine.cluster, machine.id))
         points = self._store.series(machine.cluster, machine.id, metrics, own.start, own.end, own.step)
         return history.series_answer(allocation, machine, points, own, listed=listed)
+
+    def _event_spans(
+        self, cluster: str | None, machine: str | None, allocation: str | None, tenant: str | None, start: int, end: int
+    ) -> list[EventSpan]:
+        """Return what may be seen of what is asked: everything, or what the tenant or the allocation has."""
+        ids = None
+        if machine is not None:
+            ids = {one.id for one in self._registry.machines(cluster) if machine in (one.id, one.machine.name)}
+        if allocation is None and tenant is None:
+            if ids is None:
+                return [EventSpan(cluster=cluster, start=start, end=end)]
+            return [EventSpan(cluster=cluster, machine=one, start=start, end=end) for one in sorted(ids)]
+        mine = (
+            [self._registry.allocation(allocation, tenant)]
+            if allocation is not None
+            else [one for one in self._registry.allocations(tenant) if events.touches(one, start, end)]
+        )
+        if len(mine) > events.MAX_ALLOCATIONS:
+            most = events.MAX_ALLOCATIONS
+            raise QuestionError("since", f"{len(mine)} allocations, more than {most}: ask about one, or less time")
+        spans = []
+        for one in mine:
+            home = answers.locate(one, self._registry.machines(one.spec.target.cluster)).machine
+            if home is None or (ids is not None and home.id not in ids) or cluster not in (None, home.cluster):
+                continue
+            span = events.span_of(one, home, self._store.latest(home.cluster, home.id), start, end)
+            spans += [span] if span is not None else []
+        return spans
 
     def _readers(self, machine: MachineRecord) -> Sequence[ReaderStatus]:
         return self._store.readers(machine.cluster, machine.id)

@@ -235,3 +235,33 @@ class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     detail: str
     field: str = ""
     candidates: tuple[str, ...] = ()
+
+
+class EventRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An event in a hub's answer.
+
+    Attributes:
+        cluster, machine: where it happened, by the hub's ids.
+        node: name of the machine.
+        device: key of the view, or None for the machine itself.
+        at: when it happened, by the machine's clock.
+        received_at: when the hub received it.
+        kind, code, attributes: as in `model.event_kinds`.
+    """
+
+    cluster: str
+    machine: str
+    node: str
+    device: str | None
+    at: dt.datetime
+    received_at: dt.datetime
+    kind: str
+    code: int
+    attributes: dict[str, str]
+
+
+class EventsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of events, the newest first; `next` is the cursor of the page after it, or None on the last one."""
+
+    events: tuple[EventRecord, ...]
+    next: str | None = None

@@ -33,3 +33,59 @@ class StoredSample(msgspec.Struct, frozen=True, kw_only=True):
 
     sample: Sample
     received_at: int
+
+
+class EventSpan(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose events, and when.
+
+    Attributes:
+        cluster, machine: of this cluster and machine (the hub's id); None for every one.
+        views: of these views only (keys); None for every one and the machine itself.
+        start, end: nanoseconds since 1970, `end` excluded.
+    """
+
+    cluster: str | None = None
+    machine: str | None = None
+    views: frozenset[str] | None = None
+    start: int
+    end: int
+
+
+class EventQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events, the newest first.
+
+    Attributes:
+        spans: an event is asked for if it is in one of them.
+        view: only of this view (key); an empty text is the machine itself.
+        kinds: only of these kinds; empty for every one.
+        before: only after this one in the answer's order (time, id): where the page before ended.
+        limit: most events.
+    """
+
+    spans: tuple[EventSpan, ...]
+    view: str | None = None
+    kinds: tuple[str, ...] = ()
+    before: tuple[int, int] | None = None
+    limit: int
+
+
+class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event as the store kept it.
+
+    Attributes:
+        id: number made of everything that names the event; one that was written twice has one id.
+        cluster, machine: the hub's ids.
+        view: key of the view, or None for the machine.
+        at, kind, code, attributes: as in `Event`.
+        received_at: nanoseconds since 1970 by the hub's clock.
+    """
+
+    id: int
+    cluster: str
+    machine: str
+    view: str | None
+    at: int
+    kind: str
+    code: int
+    attributes: dict[str, str]
+    received_at: int

@@ -10,9 +10,10 @@ from gpufleet.model.errors import StoreError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored import Accepted, StoredSample
+from gpufleet.model.stored import Accepted, EventQuestion, StoredEvent, StoredSample
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, parse_dsn, translated
+from gpufleet.stores.clickhouse.events import fetch_events
 from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers_of_view
 from gpufleet.stores.clickhouse.latest import fetch_latest
 from gpufleet.stores.clickhouse.lock import FolderLock
@@ -147,6 +148,11 @@ class ClickHouseStore:
             if not self._handles.reader.query("EXISTS TABLE schema_migrations").result_rows[0][0]:
                 return 0
             return int(self._handles.reader.query("SELECT max(version) FROM schema_migrations").result_rows[0][0])
+
+    def events(self, question: EventQuestion) -> tuple[StoredEvent, ...]:
+        """Return events, the newest first; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: events"):
+            return fetch_events(self._handles.reader, question)
 
     def stats(self) -> dict[str, TableStats]:
         """Return table name to size; a table without rows is not in it. Takes about a millisecond."""

@@ -17,6 +17,7 @@ from gpufleet.web.hub.auditing import AuditRoutes
 from gpufleet.web.hub.clusters import ClusterRoutes
 from gpufleet.web.hub.door import Door, ForbiddenError, turn_away
 from gpufleet.web.hub.errors import HANDLERS
+from gpufleet.web.hub.events import Events
 from gpufleet.web.hub.fleet import Fleet
 from gpufleet.web.hub.front import front_page
 from gpufleet.web.hub.health import Health
@@ -75,7 +76,7 @@ def tenant_of(request: Request[Any, Principal, Any]) -> str | None:
 def build_api(door: Door, queries: Queries, clusters: Clusters, recorder: Recorder, status: HubStatus) -> Litestar:
     """Build everything but the batches."""
     return Litestar(
-        route_handlers=[Allocations, ClusterRoutes, Fleet, AuditRoutes, Health, openapi_document, front_page],
+        route_handlers=[Allocations, ClusterRoutes, Fleet, Events, AuditRoutes, Health, openapi_document, front_page],
         guards=[door.guard],
         dependencies={
             "queries": Provide(lambda: queries, sync_to_thread=False),

@@ -1,0 +1,65 @@
+"""The route of what happened."""
+
+from typing import Annotated
+
+from litestar import Controller, get
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+
+from gpufleet.hub.queries import Queries
+from gpufleet.model.answer import EventsAnswer
+from gpufleet.model.time import NANOS
+from gpufleet.web.hub.allocations import Tenant
+from gpufleet.web.hub.parameters import instant
+
+DEFAULT_SPAN = 24 * 3600 * NANOS
+
+Kinds = Annotated[
+    list[str] | None, QueryParameter(name="kind", description="Only of this kind, such as xid; repeat it for more.")
+]
+View = Annotated[
+    str | None, QueryParameter(description="Only of this device, by its key; `machine` for the machines' own.")
+]
+Since = Annotated[str | None, QueryParameter(description="RFC 3339; a day before `until` unless given.")]
+Until = Annotated[str | None, QueryParameter(description="RFC 3339, excluded; now unless given.")]
+Limit = Annotated[int, QueryParameter(description="Most events of a page, at most 1000.", ge=1, le=1000)]
+
+
+class Events(Controller):
+    """Events of machines and devices."""
+
+    path = "/v1/events"
+    tags = ("events",)
+
+    @get(
+        summary="What happened, the newest first; to a tenant, what happened to its own devices in its own time",
+        description="`next` of an answer is the `cursor` of the page after it.",
+    )
+    async def list_events(
+        self,
+        queries: NamedDependency[Queries],
+        tenant: Tenant,
+        cluster: Annotated[str | None, QueryParameter(description="Only of this cluster.")] = None,
+        machine: Annotated[str | None, QueryParameter(description="Only of this machine, by id or name.")] = None,
+        view: View = None,
+        kind: Kinds = None,
+        allocation: Annotated[str | None, QueryParameter(description="Only what its holder may see.")] = None,
+        since: Since = None,
+        until: Until = None,
+        limit: Limit = 100,
+        cursor: Annotated[str | None, QueryParameter(description="`next` of the page before.")] = None,
+    ) -> EventsAnswer:
+        """Return a page."""
+        end = instant("until", until) if until is not None else queries.now_ns()
+        return await queries.events(
+            start=instant("since", since) if since is not None else max(0, end - DEFAULT_SPAN),
+            end=end,
+            cluster=cluster,
+            machine=machine,
+            view=view,
+            kinds=kind or (),
+            allocation=allocation,
+            cursor=cursor,
+            limit=limit,
+            tenant=tenant,
+        )

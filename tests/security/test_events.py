@@ -1,0 +1,127 @@
+"""A tenant sees what happened to its own devices, in its own time; an operator everything, page by page."""
+
+import datetime as dt
+
+import pytest
+
+from gpufleet.codecs.batch import encode
+from gpufleet.model.access import Role
+from gpufleet.model.batch import Batch, MachineReport
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event
+from gpufleet.model.machine import Machine
+from gpufleet.model.time import NANOS
+from tests.security.guarded import Guarded
+from tests.support.passes import World, gpu
+from tests.support.waiting import wait_until_async
+from tests.web.hub.site import now
+
+
+def told(seq: int, name: str, *events: Event) -> bytes:
+    world = World({"nvml": (Lane.FAST,)})
+    samples = tuple(world.sample("nvml", Lane.FAST, gpu(number), {"gpu_power_watts": 1.0}) for number in (0, 1))
+    report = MachineReport(machine=Machine(name=name, machine_id=name[-1] * 32), samples=samples, events=events)
+    return encode(
+        Batch(cluster="local", sender=name, epoch="0123456789abcdef" * 2, seq=seq, sent_at=now(), reports=(report,))
+    )
+
+
+@pytest.fixture
+async def full(site: Guarded) -> Guarded:
+    """Give two machines with an XID on each of two GPUs now, one a while ago, and a reload of the driver."""
+    at = now() - 10 * NANOS
+    for name in ("node-a", "node-b"):
+        batch = told(
+            1,
+            name,
+            Event(view=gpu(0), kind="xid", code=79, at=at),
+            Event(view=gpu(1), kind="xid", code=31, at=at - NANOS),
+            Event(view=gpu(0), kind="xid", code=13, at=at - 3600 * NANOS),
+            Event(view=None, kind="driver_reloaded", at=at - 2 * NANOS),
+        )
+        assert (await site.post(batch, site.secrets[Role.SENDER])).status == 200
+
+    async def stored() -> bool:
+        return len(site.store.seqs) == 2
+
+    await wait_until_async(stored, what="the batches in the store")
+    return site
+
+
+async def give(site: Guarded, name: str, tenant: str, machine: str, **more: object) -> None:
+    begin = dt.datetime.fromtimestamp((now() - 60 * NANOS) / NANOS, dt.UTC).isoformat()
+    target = {"cluster": "local", "machine": machine}
+    spec = {"kind": "bare_metal", "target": target, "tenant": tenant, "valid_from": begin, **more}
+    assert (await site.ask(f"/v1/allocations/{name}", site.secrets[Role.ADMIN], "PUT", spec)).status == 201
+
+
+async def seen(site: Guarded, role: Role, question: str = "") -> list[tuple[str, str, int]]:
+    reply = await site.ask(f"/v1/events{question}", site.secrets[role])
+    assert reply.status == 200, reply.body
+    return [(one["node"], one["kind"], one["code"]) for one in reply.document["events"]]
+
+
+async def test_an_operator_sees_everything_and_can_narrow_it(full: Guarded) -> None:
+    assert len(await seen(full, Role.OPERATOR)) == 8
+    only = "?machine=node-a&kind=xid&view=" + gpu(0).key
+    assert await seen(full, Role.OPERATOR, only) == [("node-a", "xid", 79), ("node-a", "xid", 13)]
+    assert await seen(full, Role.OPERATOR, "?view=machine&machine=node-b") == [("node-b", "driver_reloaded", 0)]
+    assert await seen(full, Role.OPERATOR, "?machine=none") == []
+    assert await seen(full, Role.OPERATOR, "?cluster=other") == []
+
+
+async def test_pages_follow_each_other(full: Guarded) -> None:
+    pages = []
+    question = "?limit=3"
+    while True:
+        reply = (await full.ask(f"/v1/events{question}", full.secrets[Role.OPERATOR])).document
+        pages.append(len(reply["events"]))
+        if reply["next"] is None:
+            break
+        question = f"?limit=3&cursor={reply['next']}"
+    assert pages == [3, 3, 2]
+
+
+async def test_a_tenant_without_allocations_sees_nothing(full: Guarded) -> None:
+    assert await seen(full, Role.TENANT) == []
+    assert await seen(full, Role.TENANT, "?machine=node-a") == []
+
+
+async def test_who_has_a_machine_sees_it_from_then_on_and_no_other(full: Guarded) -> None:
+    await give(full, "mine", "acme", "node-a")
+    await give(full, "theirs", "other", "node-b")
+    mine = [("node-a", "xid", 79), ("node-a", "xid", 31), ("node-a", "driver_reloaded", 0)]
+    assert await seen(full, Role.TENANT) == mine
+    assert await seen(full, Role.TENANT, "?allocation=mine&machine=node-a") == mine
+    assert await seen(full, Role.TENANT, "?machine=node-b") == []
+    assert (await full.ask("/v1/events?allocation=theirs", full.secrets[Role.TENANT])).status == 404
+    assert await seen(full, Role.OPERATOR, "?allocation=theirs&kind=driver_reloaded") == [
+        ("node-b", "driver_reloaded", 0)
+    ]
+
+
+async def test_who_has_one_gpu_sees_that_gpu_alone(full: Guarded) -> None:
+    await give(full, "mine", "acme", "node-a", devices=[gpu(1).uuid])
+    assert await seen(full, Role.TENANT) == [("node-a", "xid", 31)]
+
+
+async def test_what_is_over_ends_where_it_ended(full: Guarded) -> None:
+    end = dt.datetime.fromtimestamp((now() - 30 * NANOS) / NANOS, dt.UTC).isoformat()
+    await give(full, "mine", "acme", "node-a", valid_to=end)
+    assert await seen(full, Role.TENANT) == []
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "cursor=x",
+        "cursor=%20",
+        "cursor=LTEvNQ",
+        "limit=0",
+        "limit=1001",
+        "since=yesterday",
+        "since=2099-01-01T00:00:00Z",
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(full: Guarded, question: str) -> None:
+    assert (await full.ask(f"/v1/events?{question}", full.secrets[Role.OPERATOR])).status == 400
