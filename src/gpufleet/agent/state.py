@@ -75,7 +75,9 @@ class State:
         """Take in what a pass came to."""
         status = outcome.status
         self.statuses[status.reader, status.lane] = status
-        self._failures[status.reader] = outcome.failure
+        if status.lane is not Lane.EVENT or outcome.failure is not None:
+            # A pass over events asks nothing: that it went well does not say that the reader works.
+            self._failures[status.reader] = outcome.failure
         if outcome.round is not None:
             self.events += outcome.round.events
             self._keep(outcome, outcome.round)

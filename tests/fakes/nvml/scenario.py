@@ -147,6 +147,11 @@ class Device:
         self.numbers |= {"nvmlDeviceGetMigMode_current": 1, "nvmlDeviceGetMigMode_pending": 1}
         self.numbers |= dict.fromkeys(MIG_FORBIDS)
 
+    def tell(self, kind: int, data: int, gpu_instance: int = 0xFFFFFFFF, compute_instance: int = 0xFFFFFFFF) -> None:
+        """Let the driver tell of one more event."""
+        told = self.rows.setdefault("event", [])
+        told.append((len(told) + 1, kind, data, gpu_instance, compute_instance))
+
     def disable_ecc(self) -> None:
         """Switch ECC off: its counters are not supported any more."""
         self.numbers |= {"nvmlDeviceGetEccMode_current": 0, "nvmlDeviceGetEccMode_pending": 0}
@@ -385,6 +390,7 @@ def healthy_h200(index: int) -> Device:
             "nvmlDeviceGetPersistenceMode": (i + 1) % 2,
             "nvmlDeviceGetComputeMode": i % 4,
             "nvmlDeviceGetVirtualizationMode": 0,
+            "nvmlDeviceGetSupportedEventTypes": 0x19F,
             "nvmlDeviceGetArchitecture": 9,
             "nvmlDeviceGetCudaComputeCapability_major": 9,
             "nvmlDeviceGetCudaComputeCapability_minor": 0,

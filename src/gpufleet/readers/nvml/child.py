@@ -2,8 +2,9 @@
 
 It can hang or die in the driver without harm to its parent. Requests come on standard input, records leave on
 standard output; before every call its number is left in shared memory, so that the parent can name the call
-that does not come back. Three kinds of threads: the main one reads requests, one session thread talks to NVML
-as a whole, one thread a GPU talks to that GPU. The end of standard input ends the process, whoever hangs.
+that does not come back. Four kinds of threads: the main one reads requests, one session thread talks to NVML
+as a whole, one thread a GPU talks to that GPU, one listens for events. The end of standard input ends the process,
+whoever hangs.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from typing import Any
 from gpufleet.readers.nvml import calls
 from gpufleet.readers.nvml.calls import NUMBERS, Call
 from gpufleet.readers.nvml.context import Context, Memory
+from gpufleet.readers.nvml.listen import Listener
 from gpufleet.readers.nvml.protocol import (
     DEFECT,
     SESSION_SLOT,
@@ -51,6 +53,7 @@ class Session:
         self._nvml: Any = None
         self._versions = (Answer(0), Answer(0), Answer(0))
         self._workers: list[Worker] = []
+        self._listener = Listener(outlet.put)
         self._rounds: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._working = False
         threading.Thread(target=self._run, name="session", daemon=True).start()
@@ -61,7 +64,8 @@ class Session:
 
     def end(self) -> None:
         """Shut NVML down, unless somebody is inside it."""
-        if self._nvml is None or self._working or any(worker.busy for worker in self._workers):
+        out = self._listener.stop()
+        if not out or self._nvml is None or self._working or any(worker.busy for worker in self._workers):
             return
         with contextlib.suppress(self._nvml.NVMLError):
             for worker in self._workers:
@@ -138,6 +142,7 @@ class Session:
         return ""
 
     def _dispatch(self, request: Request, count: int) -> None:
+        self._listener.watch(self._nvml, count, anew=request.lane == "static")
         driver = version_of(self._versions[0].value)
         for index in range(len(self._workers), count):
             self._workers.append(Worker(self._nvml, index, driver, self._crumbs, self._outlet))

@@ -8,11 +8,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpufleet.readers.nvml.calls import LABELS
-from gpufleet.readers.nvml.protocol import SESSION_SLOT, SLOTS, Frames, Record, Request, encode_frame
+from gpufleet.readers.nvml.protocol import (
+    SESSION_SLOT,
+    SLOTS,
+    EventRecord,
+    Frames,
+    Record,
+    Request,
+    WatchedRecord,
+    encode_frame,
+)
 
 CHILD = (sys.executable, "-P", "-m", "gpufleet.readers.nvml.child")
 
@@ -21,8 +31,17 @@ class ChildEndedError(Exception):
     """The child is gone, or says what no child says; the text tells how."""
 
 
+MAX_EVENTS = 10_000
+"""Events that wait to be taken; beyond it the oldest are lost. The kernel's log has them too."""
+
+
 class Child:
-    """One child process. Made and used on one running event loop."""
+    """One child process. Made and used on one running event loop.
+
+    Attributes:
+        events: what the driver told, the oldest first, for whoever takes it.
+        watched: return code of each GPU's registration for events, by index; empty while it was not tried.
+    """
 
     def __init__(self, environment: Mapping[str, str] | None, root: Path) -> None:
         """Start it.
@@ -32,6 +51,8 @@ class Child:
         """
         self._frames = Frames()
         self._records: asyncio.Queue[Record | None] = asyncio.Queue()
+        self.events: deque[EventRecord] = deque(maxlen=MAX_EVENTS)
+        self.watched: tuple[int, ...] = ()
         self._loop = asyncio.get_running_loop()
         self._stopping = False
         crumbs_descriptor = _anonymous_file(SLOTS * 4)
@@ -141,7 +162,12 @@ class Child:
         except ValueError:
             data, records = b"", []
         for record in records:
-            self._records.put_nowait(record)
+            if isinstance(record, EventRecord):
+                self.events.append(record)
+            elif isinstance(record, WatchedRecord):
+                self.watched = record.codes
+            else:
+                self._records.put_nowait(record)
         if not data:
             self._loop.remove_reader(self._replies)
             self._records.put_nowait(None)

@@ -153,7 +153,31 @@ class BusyRecord(msgspec.Struct, array_like=True, frozen=True, tag="busy"):
     index: int
 
 
-Record = SessionRecord | AttachedRecord | DeviceRecord | BusyRecord
+class EventRecord(msgspec.Struct, array_like=True, frozen=True, tag="event"):
+    """The driver told of an event; comes on its own, not in answer to a request.
+
+    Attributes:
+        index: of the GPU, or -1 for one that was not registered.
+        kind, data: nvmlEventData_t's type and data; for an XID the data is its number.
+        gpu_instance, compute_instance: of a MIG device, or 0xffffffff.
+        at: nanoseconds since 1970 when it was told.
+    """
+
+    index: int
+    kind: int
+    data: int
+    gpu_instance: int
+    compute_instance: int
+    at: int
+
+
+class WatchedRecord(msgspec.Struct, array_like=True, frozen=True, tag="watched"):
+    """Whether the driver tells of events: the return code of each GPU's registration, by index; comes on its own."""
+
+    codes: tuple[int, ...]
+
+
+Record = SessionRecord | AttachedRecord | DeviceRecord | BusyRecord | EventRecord | WatchedRecord
 
 _LENGTH = struct.Struct("<I")
 _encode = msgspec.msgpack.Encoder().encode

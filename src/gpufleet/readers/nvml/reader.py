@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue.events import DRIVER_EVENTS
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.event import Event
@@ -19,6 +20,7 @@ from gpufleet.readers.nvml.mapping import absent_device, map_device
 from gpufleet.readers.nvml.parse import absence_of, label_of
 from gpufleet.readers.nvml.processes import list_processes
 from gpufleet.readers.nvml.protocol import DeviceRecord
+from gpufleet.readers.nvml.told import is_watched, map_event
 from gpufleet.readers.nvml.watch import Answers, Failed, Limits, Watch
 
 _STATE_OF_CODE = {15: devices.LOST, 16: devices.RESET_REQUIRED}
@@ -69,8 +71,8 @@ class NvmlReader:
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """Return static, fast and slow."""
-        return (Lane.STATIC, Lane.FAST, Lane.SLOW)
+        """Return static, fast, slow and event."""
+        return (Lane.STATIC, Lane.FAST, Lane.SLOW, Lane.EVENT)
 
     @property
     def child_pid(self) -> int | None:
@@ -87,6 +89,8 @@ class NvmlReader:
             ReaderError: without library, driver, devices or access, when the versions of library and driver
                 differ, when the driver hangs as a whole, or when the child died; with the driver's own words.
         """
+        if lane is Lane.EVENT:
+            return self._told()
         if lane is Lane.STATIC and self._some_sick:
             await self._watch.renew()
         try:
@@ -108,6 +112,11 @@ class NvmlReader:
         except Failed as failed:
             raise ReaderError(Reason.TIMEOUT, str(failed)) from None
 
+    def _told(self) -> Round:
+        """Return what the driver told by itself; it is not asked anything."""
+        told = [map_event(record, attached, self._devices.shared) for record, attached in self._watch.take_events()]
+        return Round(events=tuple(event for event in told if event is not None))
+
     def _round(self, answers: Answers, lane: Lane) -> Round:
         session = machine.driver_session(self._root, answers.session.driver)
         identities = self._devices.identify(answers.session.count, answers.identities)
@@ -123,6 +132,8 @@ class NvmlReader:
                 continue
             view = view_of(identity, index)
             self._complete(found, view, lane, identity)
+            if lane is Lane.SLOW:
+                found.values[DRIVER_EVENTS] = is_watched(self._watch.watched(index))
             events += self._devices.change(view, found.state, found.measured_at, found.call)
             if found.words:
                 errors.append(f"{view.key}: {found.words}")

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import msgspec
 
-from gpufleet.readers.nvml.fetch import Child, ChildEndedError
+from gpufleet.readers.nvml.fetch import MAX_EVENTS, Child, ChildEndedError
 from gpufleet.readers.nvml.protocol import (
     AttachedRecord,
     BusyRecord,
     DeviceRecord,
+    EventRecord,
     Record,
     Request,
     SessionRecord,
@@ -89,6 +90,7 @@ class Watch:
         self._open: Answers | None = None  # a round whose devices are still coming
         self._open_until = 0.0
         self._started = False  # the child's NVML has come up once
+        self._told: list[tuple[EventRecord, AttachedRecord | None]] = []
         self._hung_since: float | None = None
         self._stopping = False  # its input has ended: it should end by itself
         self._pressed_at: float | None = None  # it was sent SIGTERM
@@ -129,6 +131,18 @@ class Watch:
         if not answers.hung and any(record.code in SESSION_CODES for record in answers.devices.values()):
             await self._retire(child)
         return answers
+
+    def take_events(self) -> list[tuple[EventRecord, AttachedRecord | None]]:
+        """Return what the driver told since the last call, each with the device that it is about; never waits."""
+        if self._child is not None:
+            self._take_from(self._child)
+        taken, self._told = self._told, []
+        return taken
+
+    def watched(self, index: int) -> int | None:
+        """Return the return code of a GPU's registration for events, or None while it was not tried."""
+        codes = self._child.watched if self._child is not None else ()
+        return codes[index] if index < len(codes) else None
 
     async def renew(self) -> None:
         """End the child if it answers, so that the next round starts NVML afresh."""
@@ -268,12 +282,19 @@ class Watch:
     def _drop(self) -> None:
         """Forget the child there was."""
         if self._child is not None:
+            self._take_from(self._child)
             self._child.release()
         self._child = None
         self._identities = {}
         self._session_since = self._hung_since = self._pressed_at = None
         self._open = None
         self._started = self._killed = self._stopping = False
+
+    def _take_from(self, child: Child) -> None:
+        room = MAX_EVENTS - len(self._told)
+        while child.events and room > 0:
+            record, room = child.events.popleft(), room - 1
+            self._told.append((record, self._identities.get(record.index)))
 
     def _remember(self, failure: Failed) -> Failed:
         """Keep a failure: it is the answer until the next start is due."""

@@ -1,0 +1,148 @@
+"""In the child process: one thread that listens for the driver's events, for all GPUs.
+
+It takes handles of its own and asks nothing of a device later: a lost GPU could not answer, so which one an event is
+about is known from the handle it was registered with.
+"""
+
+import contextlib
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpufleet.readers.nvml.context import NOT_SUPPORTED, TIMEOUT
+from gpufleet.readers.nvml.protocol import EventRecord, Record, WatchedRecord
+
+WAIT_MS = 500
+"""How long the driver may keep the thread in one wait; stopping takes as long."""
+
+XID, MIG_CHANGE = 0x8, 0x100
+WANTED = XID | MIG_CHANGE
+"""nvmlEventTypeXidCriticalError and nvmlEventMigConfigChange (nvml.h); others are told by readings, or by XIDs."""
+
+UNKNOWN = 999
+RETRY_SECONDS, RETRY_MOST = 1.0, 60.0
+
+
+class _SpoiltError(Exception):
+    """Registering a GPU failed with an unknown error: nvml.h says that the set is of no use then."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        super().__init__(index)
+
+
+class Listener:
+    """The thread and its set of events. Started by the first `watch`."""
+
+    def __init__(self, put: Callable[[Record], None]) -> None:
+        """Take where records leave."""
+        self._put = put
+        self._nvml: Any = None
+        self._wanted = 0
+        self._failed = False
+        self._changed = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, nvml: Any, count: int, *, anew: bool) -> None:
+        """Listen to the first `count` GPUs; `anew` tries those again that could not be registered."""
+        if self._thread is None:
+            self._nvml = nvml
+            self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+            self._wanted = count
+            self._changed.set()
+            self._thread.start()
+        elif (anew and self._failed) or count != self._wanted:
+            self._wanted = count
+            self._changed.set()
+
+    def stop(self) -> bool:
+        """Stop listening; return whether the thread is out of the driver."""
+        self._stopping.set()
+        self._changed.set()
+        if self._thread is None:
+            return True
+        self._thread.join(4 * WAIT_MS / 1000)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        pause = RETRY_SECONDS
+        while not self._stopping.is_set():
+            self._changed.clear()
+            began = time.monotonic()
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._listen()
+            if self._changed.is_set():
+                continue  # something else is to be listened to
+            # The set could not be made, or waiting failed: a lost GPU, or a driver on its way out.
+            pause = RETRY_SECONDS if time.monotonic() - began > RETRY_MOST else min(2 * pause, RETRY_MOST)
+            self._changed.wait(pause)
+
+    def _listen(self) -> None:
+        """Register what there is, and pass on what comes until something changes or fails."""
+        nvml, left_out = self._nvml, set[int]()
+        while True:
+            events = nvml.nvmlEventSetCreate()
+            try:
+                indices, codes = self._register(events, left_out)
+                self._failed = any(code not in (0, NOT_SUPPORTED) for code in codes)
+                self._put(WatchedRecord(codes))
+                while indices and not self._changed.is_set():
+                    self._wait(events, indices)
+                self._changed.wait()
+                return
+            except _SpoiltError as spoilt:
+                left_out.add(spoilt.index)
+            finally:
+                with contextlib.suppress(nvml.NVMLError):
+                    nvml.nvmlEventSetFree(events)
+
+    def _register(self, events: Any, left_out: set[int]) -> tuple[dict[int, int], tuple[int, ...]]:
+        """Return address of a handle to the index of its GPU, and the return code of each GPU's registration."""
+        nvml = self._nvml
+        indices: dict[int, int] = {}
+        codes: list[int] = []
+        for index in range(self._wanted):
+            if index in left_out:
+                codes.append(UNKNOWN)
+                continue
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                types = nvml.nvmlDeviceGetSupportedEventTypes(handle) & WANTED
+            except nvml.NVMLError as error:
+                codes.append(error.value)
+                continue
+            codes.append(self._register_one(handle, index, types, events) if types & XID else NOT_SUPPORTED)
+            if codes[-1] == 0:
+                indices[_address(handle)] = index
+        return indices, tuple(codes)
+
+    def _register_one(self, handle: Any, index: int, types: int, events: Any) -> int:
+        try:
+            self._nvml.nvmlDeviceRegisterEvents(handle, types, events)
+        except self._nvml.NVMLError as error:
+            if error.value == UNKNOWN:
+                raise _SpoiltError(index) from None
+            return int(error.value)
+        return 0
+
+    def _wait(self, events: Any, indices: dict[int, int]) -> None:
+        nvml = self._nvml
+        try:
+            told = nvml.nvmlEventSetWait_v2(events, WAIT_MS)
+        except nvml.NVMLError as error:
+            if error.value == TIMEOUT:
+                return
+            raise
+        index = indices.get(_address(told.device), -1)
+        self._put(
+            EventRecord(
+                index, told.eventType, told.eventData, told.gpuInstanceId, told.computeInstanceId, time.time_ns()
+            )
+        )
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

@@ -1,0 +1,164 @@
+"""What the driver tells by itself: XIDs and MIG changes, over the fake driver and the real binding."""
+
+from collections import Counter
+
+from gpufleet.model.absence import Absent
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event
+from gpufleet.readers.nvml.reader import NvmlReader
+from tests.fakes.nvml.driver import FakeNvml
+from tests.readers.nvml.rig import Start, device
+from tests.support.waiting import wait_until_async
+
+XID, MIG_CHANGE = 0x8, 0x100
+UNKNOWN, LOST = 999, 15
+
+
+async def started(reader: NvmlReader, index: int = 0) -> None:
+    """Make passes until the driver's word on whether it tells of a GPU is there."""
+
+    async def known() -> bool:
+        round_ = await reader.read(Lane.SLOW)
+        return not isinstance(device(round_, index).values["gpu_driver_events_watched"], Absent)
+
+    await wait_until_async(known, what="the registration for events")
+
+
+async def told(reader: NvmlReader, count: int) -> list[Event]:
+    found: list[Event] = []
+
+    async def enough() -> bool:
+        found.extend((await reader.read(Lane.EVENT)).events)
+        return len(found) >= count
+
+    await wait_until_async(enough, what=f"{count} events")
+    return found
+
+
+async def test_an_xid_names_its_gpu_and_comes_once(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    await started(reader)
+    fake.scenario.devices[3].tell(XID, 79)
+    fake.scenario.devices[5].tell(XID, 94, 2, 1)
+    fake.apply()
+    events = sorted(await told(reader, 2), key=lambda event: event.code)
+    assert [(event.kind, event.code) for event in events] == [("xid", 79), ("xid", 94)]
+    assert [event.view.uuid if event.view else None for event in events] == [
+        fake.scenario.devices[3].uuid,
+        fake.scenario.devices[5].uuid,
+    ]
+    assert events[0].attributes == {"sources": "nvml"}
+    assert events[1].attributes == {"sources": "nvml", "gpu_instance": "2", "compute_instance": "1"}
+    fake.scenario.devices[0].tell(XID, 31)
+    fake.apply()
+    assert [event.code for event in await told(reader, 1)] == [31]
+
+
+async def test_a_mig_change_is_told(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    await started(reader)
+    fake.scenario.devices[1].tell(MIG_CHANGE, 0)
+    fake.apply()
+    (event,) = await told(reader, 1)
+    assert (event.kind, event.code, event.attributes) == ("mig_changed", 0, {"sources": "nvml"})
+
+
+async def test_what_was_before_the_registration_is_not_told_as_new(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.devices[0].tell(XID, 13)
+    fake.apply()
+    reader = start(fake)
+    await started(reader)
+    fake.scenario.devices[0].tell(XID, 31)
+    fake.apply()
+    assert [event.code for event in await told(reader, 1)] == [31]
+
+
+async def test_an_xid_of_a_gpu_that_answers_nothing_any_more_still_names_it(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    await started(reader)
+    fake.scenario.devices[2].tell(XID, 79)
+    fake.scenario.fault("*", gpu=2, code=LOST)
+    fake.apply()
+    (event,) = await told(reader, 1)
+    assert event.view is not None
+    assert event.view.uuid == fake.scenario.devices[2].uuid
+
+
+async def test_events_come_while_a_gpu_hangs(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    await started(reader)
+    fake.scenario.devices[4].tell(XID, 119)
+    fake.scenario.hang("nvmlDeviceGetPowerUsage", gpu=4)
+    fake.apply()
+    assert [event.code for event in await told(reader, 1)] == [119]
+    fake.scenario.faults.clear()
+    fake.apply()
+
+
+async def test_a_gpu_that_spoils_the_set_is_left_out_and_the_others_are_watched(fake: FakeNvml, start: Start) -> None:
+    fake.scenario.fault("nvmlDeviceRegisterEvents", gpu=1, code=UNKNOWN)
+    fake.apply()
+    reader = start(fake)
+    await started(reader)
+    round_ = await reader.read(Lane.SLOW)
+    watched = [device(round_, index).values["gpu_driver_events_watched"] for index in range(8)]
+    assert watched == [1, 0, 1, 1, 1, 1, 1, 1]
+    calls: Counter[str] = Counter()
+    for (function, _), count in fake.calls().items():
+        calls[function] += count
+    assert calls["nvmlEventSetCreate"] == 2
+    assert calls["nvmlEventSetFree"] == 1  # the spoilt one
+    fake.scenario.devices[7].tell(XID, 48)
+    fake.apply()
+    assert [event.code for event in await told(reader, 1)] == [48]
+    fake.scenario.faults.clear()
+    fake.apply()
+    await reader.read(Lane.STATIC)  # tries again what failed
+
+    async def mended() -> bool:
+        return device(await reader.read(Lane.SLOW), 1).values["gpu_driver_events_watched"] == 1
+
+    await wait_until_async(mended, what="the GPU to be watched")
+
+
+async def test_a_driver_without_events_is_not_watched_and_nothing_else_is_lost(fake: FakeNvml, start: Start) -> None:
+    for one in fake.scenario.devices:
+        one.numbers["nvmlDeviceGetSupportedEventTypes"] = None
+    fake.apply()
+    reader = start(fake)
+    await started(reader)
+    round_ = await reader.read(Lane.SLOW)
+    assert {device(round_, index).values["gpu_driver_events_watched"] for index in range(8)} == {0}
+    assert (await reader.read(Lane.FAST)).errors == ()
+
+
+async def test_waiting_that_fails_is_not_repeated_without_pause(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    await started(reader)
+    fake.scenario.fault("nvmlEventSetWait_v2", code=LOST)
+    fake.apply()
+
+    async def failed() -> bool:
+        return fake.calls()["nvmlEventSetFree", -1] >= 1
+
+    await wait_until_async(failed, what="the set to be given up")
+    fake.scenario.faults.clear()
+    fake.scenario.devices[0].tell(XID, 79)
+    fake.apply()
+
+    async def again() -> bool:
+        return fake.calls()["nvmlEventSetCreate", -1] >= 2
+
+    await wait_until_async(again, what="the set to be made again")
+    fake.scenario.devices[0].tell(XID, 48)
+    fake.apply()
+    assert 48 in [event.code for event in await told(reader, 1)]
+    assert fake.calls()["nvmlEventSetCreate", -1] < 10
+
+
+async def test_closing_frees_the_set_before_nvml_is_shut_down(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    await started(reader)
+    await reader.close()
+    assert fake.calls()["nvmlEventSetFree", -1] == 1
+    assert fake.calls()["nvmlShutdown", -1] == 1
