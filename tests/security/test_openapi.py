@@ -40,6 +40,13 @@ KNOWN: dict[str, list[Any]] = {
     "end": ["2026-01-01T01:00:00+01:00"],
     "cluster": ["local", "none"],
     "machine": ["node-a"],
+    "allocation": ["mine", "theirs", "slice"],
+    "view": ["gpu/GPU-0", "machine"],
+    "kind": [["xid"], ["xid", "gpu_lost"]],
+    "since": ["2026-01-01T00:00:00Z"],
+    "until": ["2026-01-01T01:00:00+01:00"],
+    "cursor": ["MTc2NzIyNTYwMDAwMDAwMDAwMC81"],
+    "limit": [1, 1000],
 }
 """Of what there is to be asked for: who only guesses finds nothing."""
 

@@ -10,6 +10,7 @@ from gpufleet.hub.queries import Queries
 from gpufleet.model.answer import EventsAnswer
 from gpufleet.model.time import NANOS
 from gpufleet.web.hub.allocations import Tenant
+from gpufleet.web.hub.openapi import errors
 from gpufleet.web.hub.parameters import instant
 
 DEFAULT_SPAN = 24 * 3600 * NANOS
@@ -34,6 +35,7 @@ class Events(Controller):
     @get(
         summary="What happened, the newest first; to a tenant, what happened to its own devices in its own time",
         description="`next` of an answer is the `cursor` of the page after it.",
+        responses=errors(404),
     )
     async def list_events(
         self,

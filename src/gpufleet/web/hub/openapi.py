@@ -15,6 +15,7 @@ from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import (
     AllocationAnswer,
     ErrorAnswer,
+    EventsAnswer,
     GpuRecord,
     MachineRecord,
     NodeRecord,
@@ -60,6 +61,7 @@ _TYPES = (
     ClusterRecord,
     ClusterSpec,
     ErrorAnswer,
+    EventsAnswer,
     GpuRecord,
     MachineRecord,
     NodeRecord,
