@@ -1,5 +1,6 @@
 """State to snapshot: precedence, staleness, coming and going, identity."""
 
+import msgspec
 import pytest
 
 from gpufleet.agent.assemble import assemble
@@ -146,6 +147,41 @@ def test_a_silent_device_that_the_bus_does_not_show_is_stale_and_stays(world: Wo
     world.failed("nvml", Lane.FAST, Absent(Reason.NO_DRIVER, "Driver Not Loaded"))
     world.passed("host", Lane.SLOW, inventory=())
     assert only(snap(world)).readings["gpu_power_watts"].absent is Reason.STALE
+
+
+def test_a_silent_device_that_left_the_bus_is_gone(world: World) -> None:
+    world.passed("host", Lane.SLOW, inventory=(function(0, "nvidia"), function(1, "nvidia")))
+    fast(world, 0, gpu_power_watts=1.0)
+    world.clock.advance(31)
+    world.failed("nvml", Lane.FAST, Absent(Reason.NO_SUPPORTED_GPU, "No supported GPUs were found"))
+    assert [device.uuid for device in snap(world).devices] == [gpu(0).uuid, None]
+    world.passed("host", Lane.SLOW, inventory=(function(1, "nvidia"),))
+    assert [device.pci_address for device in snap(world).devices] == [function(1, "nvidia").address]
+
+
+def test_a_device_whose_name_turns_out_to_be_shared_goes_on_under_its_address(world: World) -> None:
+    fast(world, 0, gpu_power_watts=1.0)
+    world.clock.advance(10)
+    nameless = msgspec.structs.replace(gpu(0), uuid=None)
+    again = world.sample("nvml", Lane.FAST, nameless, {"gpu_power_watts": 2.0})
+    world.passed("nvml", Lane.FAST, again, errors=("several GPUs say that they are GPU-x",))
+    device = only(snap(world))
+    assert (device.key, device.readings["gpu_power_watts"].value) == ("gpu/pci/0000:10:00.0", 2.0)
+
+
+def test_gpus_that_claim_one_address_are_not_listed_again_as_what_only_the_bus_shows(world: World) -> None:
+    unplaced = [msgspec.structs.replace(gpu(number), pci_address=None) for number in (0, 1)]
+    samples = [world.sample("nvml", Lane.FAST, view, {"gpu_power_watts": 1.0}) for view in unplaced]
+    world.passed("nvml", Lane.FAST, *samples, errors=("several GPUs say that they are 0000:10:00.0",))
+    both = (function(0, "nvidia"), function(1, "nvidia"), function(2, "vfio-pci"))
+    world.passed("host", Lane.SLOW, inventory=both)
+    assert [(device.uuid, device.pci_address) for device in snap(world).devices] == [
+        (gpu(0).uuid, None),
+        (gpu(1).uuid, None),
+        (None, function(2, "vfio-pci").address),
+    ]
+    world.passed("host", Lane.SLOW, inventory=(*both, function(3, "nvidia")))
+    assert len(snap(world).devices) == 6  # one of three is a third: which one, nothing tells
 
 
 def test_dimensions_are_named_and_judged_alike(world: World) -> None:

@@ -109,6 +109,27 @@ def test_an_xid_in_the_log_is_seen_on_every_surface_and_once_over_a_restart(node
         assert [one["code"] for one in xids()] == [31, 79]
 
 
+def test_an_xid_that_the_log_and_the_driver_tell_is_one_event_that_names_both(node: Node) -> None:
+    def xids() -> list[Any]:
+        return [event for event in node.snapshot()["events"] if event["kind"] == "xid"]
+
+    def watched() -> bool:
+        return bool(node.gpu(0)["readings"].get("gpu_driver_events_watched", {}).get("value"))
+
+    with node.start() as process:
+        node.ready(process)
+        wait_until(watched, what="the driver's events to be watched")
+        node.fake.scenario.devices[0].tell(8, 79)
+        node.fake.scenario.devices[1].tell(8, 31)
+        node.fake.apply()
+        node.log(79, node.gpu(0)["pci_address"].removesuffix(".0"))
+        wait_until(lambda: len(xids()) == 2, what="both XIDs")
+        told = {event["code"]: (event["uuid"], event["attributes"]["sources"]) for event in xids()}
+        assert told == {79: (node.gpu(0)["uuid"], "kmsg,nvml"), 31: (node.gpu(1)["uuid"], "nvml")}
+        assert "count" not in xids()[0]["attributes"]
+        process.stop()
+
+
 async def test_events_travel_to_the_hub_once(node: Node) -> None:
     async with FakeHub.running() as hub:
 

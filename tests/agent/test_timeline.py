@@ -6,7 +6,8 @@ import pytest
 
 from gpufleet.agent.keeping import Keeper, Remembered
 from gpufleet.agent.outcome import Outcome
-from gpufleet.agent.timeline import READER, Timeline, status_before
+from gpufleet.agent.state import EVENTS_READER as READER
+from gpufleet.agent.timeline import Timeline, status_before
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event

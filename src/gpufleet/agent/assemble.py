@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 
 from gpufleet import __version__
 from gpufleet.agent.pci import NVIDIA, PCI_ONLY_METRICS, PCI_READER, pci_only
-from gpufleet.agent.state import Kept, State
-from gpufleet.agent.timeline import READER as EVENTS
+from gpufleet.agent.state import EVENTS_READER, Kept, State
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Lane
@@ -36,10 +35,11 @@ def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str
     devices = [
         _device(key, kept, state, now) for key, kept in state.views().items() if not _superseded(kept, state, now)
     ]
+    unplaced = sum(device.kind is ViewKind.GPU and device.pci_address is None for device in devices)
     shown = {device.pci_address for device in devices if device.pci_address}
     devices += [
         _pci_device(view, absent, state.inventory.at if state.inventory else now_ns)
-        for view, absent in pci_only(state, shown, now)
+        for view, absent in pci_only(state, shown, now, unplaced=unplaced)
     ]
     doubles = left_out(
         Shown.of(device.key, named=bool(device.uuid or device.pci_address), readings=device.readings)
@@ -126,12 +126,12 @@ def _view(kept: Mapping[Source, Kept]) -> View:
 
 
 def _superseded(kept: Mapping[Source, Kept], state: State, now: float) -> bool:
-    """Whether a device that has gone silent is known, from the PCI bus, to be another driver's or nobody's now.
+    """Whether a device that has gone silent is known, from the PCI bus, to be another driver's, nobody's or gone.
 
-    Its fastest lane tells that it is silent: what slower ones read before may not be old enough to be stale. That
-    the bus does not show it proves nothing, and takes no device away.
+    Its fastest lane tells that it is silent: what slower ones read before may not be old enough to be stale. It is
+    gone if the bus showed it and does not any more; that the bus never showed it proves nothing.
     """
-    kept = {source: one for source, one in kept.items() if source[0] != EVENTS} or kept
+    kept = {source: one for source, one in kept.items() if source[0] != EVENTS_READER} or kept
     address = _view(kept).pci_address
     if state.inventory is None or address is None:
         return False
@@ -140,7 +140,7 @@ def _superseded(kept: Mapping[Source, Kept], state: State, now: float) -> bool:
         return False
     drivers = {function.address: function.driver for function in state.inventory.functions}
     rebound = address in drivers and drivers[address] != NVIDIA
-    return rebound and state.inventory.ended > max(one.ended for one in kept.values())
+    return (rebound or state.left_the_bus(address)) and state.inventory.ended > max(one.ended for one in kept.values())
 
 
 def _pci_device(view: View, absent: Absent, at: int) -> Device:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from gpufleet.agent.outcome import Outcome
+from gpufleet.agent.pci import NVIDIA
 from gpufleet.agent.release import Release, ReleaseFolder, withheld
 from gpufleet.agent.state import State
 from gpufleet.model.absence import Absent
@@ -66,7 +67,11 @@ class Holding:
             self._answer()
         if lane is Lane.STATIC:
             return outcome  # what a device is does not change because nobody looks
-        samples = tuple(_emptied(sample, outcome.failure, outcome.ended_at) for sample in _samples(state, reader, lane))
+        samples = tuple(
+            _emptied(sample, outcome.failure, outcome.ended_at)
+            for sample in _samples(state, reader, lane)
+            if not _is_taken(sample, state)
+        )
         return Outcome(
             status=outcome.status,
             round=Round(samples=samples, errors=(outcome.failure.detail,)),
@@ -84,6 +89,15 @@ class Holding:
 def _samples(state: State, reader: str, lane: Lane) -> list[Sample]:
     kept = [state.machine_samples(), *state.views().values()]
     return [one[reader, lane].sample for one in kept if (reader, lane) in one]
+
+
+def _is_taken(sample: Sample, state: State) -> bool:
+    """Whether the bus shows the device with another driver, or not at all any more: it is no longer ours to tell of."""
+    address = sample.view.pci_address if sample.view is not None else None
+    if address is None or state.inventory is None:
+        return False
+    drivers = {function.address: function.driver for function in state.inventory.functions}
+    return state.left_the_bus(address) or drivers.get(address, NVIDIA) != NVIDIA
 
 
 def _emptied(sample: Sample, why: Absent, at: int) -> Sample:

@@ -58,26 +58,30 @@ def why_no_driver(state: State) -> Absent | None:
     return None if None in asked else asked[0]
 
 
-def pci_only(state: State, shown: Collection[str], now: float) -> list[tuple[View, Absent]]:
+def pci_only(state: State, shown: Collection[str], now: float, *, unplaced: int = 0) -> list[tuple[View, Absent]]:
     """Return every NVIDIA GPU of the inventory whose PCI address no reader shows, with the reason.
 
     Args:
         state: what the agent knows.
         shown: PCI addresses of the devices that readers show.
         now: by the monotonic clock.
+        unplaced: GPUs that readers show and that no address names, because several claim one: as many functions of
+            the driver's are theirs.
     """
     inventory = state.inventory
     if inventory is None:
         return []
     stale = now - inventory.ended > STALE_INTERVALS * inventory.interval_seconds
     driver = why_no_driver(state)
+    left = [one for one in inventory.functions if is_nvidia_gpu(one) and one.address not in shown]
+    if sum(one.driver == NVIDIA for one in left) <= unplaced:
+        left = [one for one in left if one.driver != NVIDIA]
     return [
         (
             View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=function.address),
             Absent(Reason.STALE, "the PCI bus has not been read for a while") if stale else judge(function, driver),
         )
-        for function in inventory.functions
-        if is_nvidia_gpu(function) and function.address not in shown
+        for function in left
     ]
 
 

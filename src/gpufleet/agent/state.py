@@ -14,6 +14,7 @@ from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.round import Round
 from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.view import ViewKind
 
 OF_THE_STACK = frozenset({Reason.NO_LIBRARY, Reason.NO_DRIVER, Reason.NO_SUPPORTED_GPU})
 """What a reader of NVIDIA GPUs says where their library or driver, or all of them, are missing."""
@@ -21,6 +22,9 @@ OF_THE_STACK = frozenset({Reason.NO_LIBRARY, Reason.NO_DRIVER, Reason.NO_SUPPORT
 STALE_INTERVALS = 3
 """A sample is stale when its lane has not succeeded for it within this many intervals."""
 
+
+EVENTS_READER = "events"
+"""What `reader` says of readings that the agent makes of events: counts of XIDs."""
 
 RECENT_EVENTS = 200
 """Events that are kept for people to look at."""
@@ -68,6 +72,7 @@ class State:
         self.events: deque[Event] = deque(events, maxlen=RECENT_EVENTS)
         self._kept: dict[str, dict[tuple[str, Lane], Kept]] = {}
         self._machine_kept: dict[tuple[str, Lane], Kept] = {}
+        self._was_on_bus: set[str] = set()
         self._members: dict[tuple[str, Lane], frozenset[str]] = {}
         self._failures: dict[str, Absent | None] = {}
 
@@ -80,10 +85,19 @@ class State:
             self._failures[status.reader] = outcome.failure
         if outcome.round is not None:
             self.events += outcome.round.events
+            self._forget_renamed(status.reader, outcome.round)
             self._keep(outcome, outcome.round)
             self._forget_gone_instances()
             if outcome.failure is None and not outcome.round.errors:
                 self._forget_the_gone(status.reader, status.lane, outcome.round)
+
+    def left_the_bus(self, address: str) -> bool:
+        """Whether the bus showed a function at this address once, and its newest list does not."""
+        return (
+            self.inventory is not None
+            and address in self._was_on_bus
+            and all(function.address != address for function in self.inventory.functions)
+        )
 
     def views(self) -> dict[str, dict[tuple[str, Lane], Kept]]:
         """Return view key to what is kept of it, by reader and lane."""
@@ -146,6 +160,7 @@ class State:
             else:
                 self._kept.setdefault(sample.view.key, {})[source] = kept
         if done.inventory is not None:
+            self._was_on_bus |= {function.address for function in done.inventory}
             self.inventory = Inventory(done.inventory, outcome.ended_at, outcome.ended, outcome.status.interval_seconds)
         if done.machine is not None:
             self.machine = self._named(done.machine)
@@ -159,6 +174,23 @@ class State:
             if not of_view:
                 self._kept.pop(key, None)
         self._members[reader, lane] = members
+
+    def _forget_renamed(self, reader: str, done: Round) -> None:
+        """Forget what this reader told of a GPU under another name: at one place on the bus there is one."""
+        names: dict[str | None, str] = {
+            sample.view.pci_address: sample.view.key
+            for sample in done.samples
+            if sample.view is not None and sample.view.kind is ViewKind.GPU and sample.view.pci_address
+        }
+        for key in list(self._kept):
+            kept = self._kept[key]
+            view = next(iter(kept.values())).sample.view
+            if view is None or view.kind is not ViewKind.GPU or names.get(view.pci_address, key) == key:
+                continue
+            for source in [source for source in kept if source[0] == reader]:
+                del kept[source]
+            if all(source[0] == EVENTS_READER for source in kept):
+                del self._kept[key]
 
     def _forget_gone_instances(self) -> None:
         """Forget instances that a newer pass over their GPU did not list, also where part of the pass failed."""

@@ -8,6 +8,7 @@ from gpufleet.agent.changes import Changes
 from gpufleet.agent.groups import Groups, log_seq
 from gpufleet.agent.keeping import Remembered
 from gpufleet.agent.outcome import Outcome
+from gpufleet.agent.state import EVENTS_READER as READER
 from gpufleet.agent.state import State
 from gpufleet.agent.xids import XidCounts, explained
 from gpufleet.model.absence import Absent
@@ -19,9 +20,6 @@ from gpufleet.model.round import Round
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.ports import Clock
-
-READER = "events"
-"""What `reader` says of the readings that are made here: counts of XIDs."""
 
 SAMPLE_SECONDS = 60.0
 """Between samples of the counts while nothing happens."""

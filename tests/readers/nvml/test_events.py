@@ -142,17 +142,18 @@ async def test_waiting_that_fails_is_not_repeated_without_pause(fake: FakeNvml, 
         return fake.calls()["nvmlEventSetFree", -1] >= 1
 
     await wait_until_async(failed, what="the set to be given up")
+    waits = fake.calls()["nvmlEventSetWait_v2", -1]
     fake.scenario.faults.clear()
-    fake.scenario.devices[0].tell(XID, 79)
     fake.apply()
 
     async def again() -> bool:
-        return fake.calls()["nvmlEventSetCreate", -1] >= 2
+        calls = fake.calls()
+        return calls["nvmlEventSetCreate", -1] >= 2 and calls["nvmlEventSetWait_v2", -1] > waits + 3
 
-    await wait_until_async(again, what="the set to be made again")
+    await wait_until_async(again, what="a new set to be waited for")
     fake.scenario.devices[0].tell(XID, 48)
     fake.apply()
-    assert 48 in [event.code for event in await told(reader, 1)]
+    assert [event.code for event in await told(reader, 1)] == [48]
     assert fake.calls()["nvmlEventSetCreate", -1] < 10
 
 
