@@ -16,7 +16,9 @@ MASK, ACTIVE = "gpu_clock_event_reasons_mask", "gpu_clock_event_active"
 
 _PCIE = ("pci/pci_gpu_link_info/pcie_gen", "pci/gpu_link_info/pcie_generation")
 _WIDTH = ("pci/pci_gpu_link_info/link_widths", "pci/gpu_link_info/link_width")
-_POWER = ("gpu_power_readings", "power_readings")
+_POWER, _MODULE = ("gpu_power_readings", "power_readings"), ("module_power_readings",)
+_PROTECTED = ("cc_protected_memory_usage", "conf_compute_protected_memory_usage")
+_PLATFORM = ("platforminfo", "platform_info")
 
 
 def _under(folders: tuple[str, ...], *names: str) -> tuple[str, ...]:
@@ -69,6 +71,40 @@ PATHS: dict[str, tuple[str, ...]] = {
     "gpu_persistence_mode": ("persistence_mode",),
     "gpu_compute_mode": ("compute_mode",),
     "gpu_virtualization_mode": ("gpu_virtualization_mode/virtualization_mode",),
+    "gpu_power_average_watts": _under(_POWER, "average_power_draw"),
+    "gpu_power_requested_limit_watts": _under(_POWER, "requested_power_limit"),
+    "gpu_power_limit_min_watts": _under(_POWER, "min_power_limit"),
+    "gpu_power_limit_max_watts": _under(_POWER, "max_power_limit"),
+    "gpu_module_power_watts": _under(_MODULE, "instant_power_draw", "instantaneous_power_draw", "power_draw"),
+    "gpu_module_power_average_watts": _under(_MODULE, "average_power_draw"),
+    "gpu_module_power_limit_watts": _under(_MODULE, "current_power_limit"),
+    "gpu_graphics_clock_max_hertz": ("max_clocks/graphics_clock", "max_clocks/graphics"),
+    "gpu_memory_clock_max_hertz": ("max_clocks/mem_clock", "max_clocks/memory"),
+    "gpu_ecc_mode_pending": ("ecc_mode/pending_ecc", "ecc_mode/pending"),
+    "gpu_sram_threshold_exceeded": ("ecc_errors/aggregate/sram_threshold_exceeded",),
+    "gpu_retired_pages_pending": (
+        *("retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
+        "retired_pages/pending_page_blacklist",
+    ),
+    "gpu_accounting_mode": ("accounting_mode",),
+    "gpu_display_attached": ("display_mode",),
+    "gpu_display_active": ("display_active",),
+    "gpu_addressing_mode": ("addressing_mode",),
+    "gpu_c2c_enabled": ("c2c_mode", "gpu_c2c_mode"),
+    "gpu_protected_memory_total_bytes": _under(_PROTECTED, "total"),
+    "gpu_protected_memory_used_bytes": _under(_PROTECTED, "used"),
+    "gpu_chassis_serial": _under(_PLATFORM, "chassis_serial_number"),
+    "gpu_chassis_slot": _under(_PLATFORM, "slot_number"),
+    "gpu_tray_index": _under(_PLATFORM, "tray_index"),
+    "gpu_host_id": _under(_PLATFORM, "host_id"),
+    "gpu_platform_module_id": _under(_PLATFORM, "module_id"),
+    "gpu_fabric_guid": _under(_PLATFORM, "gpu_fabric_guid"),
+    "gpu_fabric_state": ("fabric/state",),
+    "gpu_fabric_status": ("fabric/status",),
+    "gpu_fabric_cluster_uuid": ("fabric/clusteruuid",),
+    "gpu_fabric_clique": ("fabric/cliqueid",),
+    "gpu_fabric_incorrect_configuration": ("fabric/health/incorrect_configuration",),
+    "gpu_fabric_health_summary": ("fabric/health/summary",),
     "gpu_vgpu_host_mode": ("gpu_virtualization_mode/host_vgpu_mode",),
     "gpu_vgpu_heterogeneous_mode": ("gpu_virtualization_mode/vgpu_heterogeneous_mode",),
     "gpu_vgpu_instances": ("active_vgpus",),

@@ -60,6 +60,7 @@ WORDS: Mapping[str, Mapping[str, str]] = {
     },
     "gpu_recovery_action": {"reset": "gpu_reset", "reboot": "node_reboot"},
     "gpu_vgpu_host_mode": {"sr_iov": "sriov", "non_sr_iov": "non_sriov"},
+    "gpu_fabric_status": {"Success": "SUCCESS"},
     "gpu_architecture": {"Ada Lovelace": "Ada"},
 }
 """Metric to words of nvidia-smi that are others in the catalogue."""
