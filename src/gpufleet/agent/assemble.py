@@ -35,7 +35,8 @@ def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str
     devices = [
         _device(key, kept, state, now) for key, kept in state.views().items() if not _superseded(kept, state, now)
     ]
-    unplaced = sum(device.kind is ViewKind.GPU and device.pci_address is None for device in devices)
+    gpus = [device for device in devices if device.kind is ViewKind.GPU]
+    unplaced = sum(device.uuid is not None and device.pci_address is None for device in gpus)
     shown = {device.pci_address for device in devices if device.pci_address}
     devices += [
         _pci_device(view, absent, state.inventory.at if state.inventory else now_ns)

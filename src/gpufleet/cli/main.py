@@ -21,6 +21,7 @@ from gpufleet.cli.cluster import cluster_app
 from gpufleet.cli.config import config_app
 from gpufleet.cli.decode import decode
 from gpufleet.cli.doctor import doctor_app
+from gpufleet.cli.events import events
 from gpufleet.cli.hub import hub
 from gpufleet.cli.query import query_app
 from gpufleet.cli.simulate import simulate_app
@@ -37,7 +38,7 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 # typer does not export the base of its usage errors: click's own, or that of the copy it carries.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
 
-COMMANDS = (up, snapshot, why, decode, hub, audit, version)
+COMMANDS = (up, snapshot, why, events, decode, hub, audit, version)
 """Every command, in the order of the help. Their modules import what is heavy only when they run."""
 
 GROUPS = {

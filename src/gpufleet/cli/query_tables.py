@@ -19,6 +19,7 @@ from gpufleet.model.answer import (
     SenderRecord,
     SeriesAnswer,
 )
+from gpufleet.model.event import EventReport
 from gpufleet.model.reading import Reading
 from gpufleet.model.view import Scope
 
@@ -71,6 +72,20 @@ def events(found: EventsAnswer) -> list[Table | str]:
     ]
     more = ["There are more, older ones: --limit, --since or --json with `cursor`."] if found.next else []
     return [_table(("at (UTC)", "node", "device", "event", "what"), rows, "events"), *more]
+
+
+def event_reports(found: Sequence[EventReport]) -> list[Table | str]:
+    """One row an event of one machine."""
+    rows = [
+        (
+            f"{one.at:%Y-%m-%d %H:%M:%S}",
+            one.uuid or one.pci_address or "machine",
+            f"{one.kind} {one.code}" if one.code else one.kind,
+            event_words(one.attributes),
+        )
+        for one in found
+    ]
+    return [_table(("at (UTC)", "device", "event", "what"), rows, "events")]
 
 
 def allocations(found: Sequence[Allocation]) -> list[Table | str]:
