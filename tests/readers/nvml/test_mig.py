@@ -8,6 +8,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.reading import Value
 from gpufleet.model.view import Side, ViewKind
+from gpufleet.ports import Round
 from gpufleet.readers.nvml.mapping.mig import profile_in
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.parts import add_mig, cut_into_mig
@@ -71,8 +72,6 @@ async def test_every_catalogue_row_of_a_mig_device_is_answered_on_its_own_lane(f
     reader = start(fake)
     for lane in reader.lanes:
         rows = {m.name for m in CATALOGUE.values() if Subject.MIG in m.subjects and m.lane is lane and not m.dims}
-        # Texts of the board, which the row of the GPU has.
-        rows -= {m.name for m in CATALOGUE.values() if m.kind == "info" and Subject.GPU in m.subjects} - {"gpu_name"}
         assert set(parts(await reader.read(lane), 2)[said.uuid].values) == rows
 
 
@@ -84,6 +83,24 @@ async def test_utilisation_is_not_defined_and_never_zero(fake: FakeNvml, start: 
     for sample in (device(round_, 0), parts(round_, 0)[said.uuid]):
         for metric in UTILISATIONS:
             assert sample.values[metric] == Absent(Reason.NOT_IN_MIG_MODE)
+
+
+async def test_what_several_compute_instances_did_together_is_nobody_s_own(fake: FakeNvml, start: Start) -> None:
+    cut = cut_into_mig(fake.scenario, 1, (0, 1, 2))
+    cut[1].numbers[f"{G}GpuInstanceId"] = 7  # slots 0 and 1 are compute instances of GPU instance 7
+    fake.apply()
+    reader, rounds = start(fake), list[Round]()
+
+    async def is_compared() -> bool:
+        rounds.append(await reader.read(Lane.FAST))
+        return not isinstance(parts(rounds[-1], 1)[cut[2].uuid].values["gpu_sm_activity_ratio"], Absent)
+
+    await wait_until_async(is_compared, what="two samples of the third MIG device")
+    assert parts(rounds[-1], 1)[cut[2].uuid].values["gpu_sm_activity_ratio"] == pytest.approx((2 + 12 / 8) / 100)
+    for slot in (0, 1):
+        values = parts(rounds[-1], 1)[cut[slot].uuid].values
+        assert values["gpu_sm_activity_ratio"] == Absent(Reason.NO_DATA, f"{G}GpuInstanceId")
+        assert values["mig_gpu_instance"] == "7"
 
 
 async def test_slots_are_sparse(fake: FakeNvml, start: Start) -> None:

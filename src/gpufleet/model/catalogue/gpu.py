@@ -215,7 +215,7 @@ GPU_METRICS = (
     _row(50, "gpu_state", STATE, ENUM, "", "State of the device as its reader finds it",
          low=None, states=("ok", "lost", "reset_required", "hung", "unreadable"), nvml=("return codes",)),
     # identity
-    _info(70, "gpu_name", "Product name", nvml="nvmlDeviceGetName", smi="name", dcgm=(50,)),
+    _info(70, "gpu_name", "Product name", nvml="nvmlDeviceGetName", subjects=GPU_MIG, smi="name", dcgm=(50,)),
     _info(71, "gpu_serial", "Serial number of the board", nvml="nvmlDeviceGetSerial", smi="serial", dcgm=(53,),
           absent=(GUEST,)),
     _info(72, "gpu_board_part_number", "Part number of the board", nvml="nvmlDeviceGetBoardPartNumber",

@@ -84,7 +84,7 @@ def info(
     smi: str = "",
     dcgm: tuple[int, ...] = (),
     lane: Lane = STATIC,
-    subjects: tuple[Subject, ...] = GPU_MIG,
+    subjects: tuple[Subject, ...] = GPU,
     absent: tuple[Absence, ...] = (),
     role: Role | None = None,
 ) -> Metric:

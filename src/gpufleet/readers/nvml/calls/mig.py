@@ -1,5 +1,7 @@
 """MIG devices: how they are found, and what is asked of them and of the GPU that is cut into them."""
 
+from collections import Counter
+
 from gpufleet.readers.nvml.calls import gpm, memory, processes
 from gpufleet.readers.nvml.calls.call import (
     MIG_PARENT,
@@ -12,13 +14,14 @@ from gpufleet.readers.nvml.calls.call import (
     custom,
     struct,
 )
-from gpufleet.readers.nvml.context import ENDS_DEVICE, INVALID_ARGUMENT, NOT_FOUND, UNINITIALIZED, Context
+from gpufleet.readers.nvml.context import ENDS_DEVICE, INVALID_ARGUMENT, NO_DATA, NOT_FOUND, UNINITIALIZED, Context
 from gpufleet.readers.nvml.protocol import Answer, Value
 
 MOST, BY_INDEX = "nvmlDeviceGetMaxMigDeviceCount", "nvmlDeviceGetMigDeviceHandleByIndex"
 UUID, NAME = "nvmlDeviceGetUUID", "nvmlDeviceGetName"
 GPU_INSTANCE, COMPUTE_INSTANCE = "nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId"
 ATTRIBUTES = "nvmlDeviceGetAttributes_v2"
+SHARED = "gpu instances with several compute instances"
 PARENT, INSTANCE, PLACEMENT = (
     "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
     "nvmlDeviceGetGpuInstanceById",
@@ -67,6 +70,10 @@ def find(context: Context) -> Finding:
         if uuid not in known:
             known[uuid] = _identity(context, handle, uuid)
         parts.append(Found(uuid, handle, known[uuid]))
+    ids = Counter(one.identity["gpu_instance"].value for one in parts if not one.code)
+    shared: set[object] = context.memory.keep(SHARED, set)
+    shared.clear()
+    shared.update(id_ for id_, devices in ids.items() if devices > 1)
     for gone in known.keys() - {one.name for one in parts}:
         del known[gone]
     return Finding(parts, len(parts))
@@ -108,12 +115,17 @@ def _placement(context: Context) -> Value:
 
 
 def _activity(context: Context) -> Value:
-    """Ask the GPU for samples of the GPU instance; a device made anew in its place is compared afresh."""
+    """Ask the GPU for samples of the GPU instance; a device made anew in its place is compared afresh.
+
+    What several compute instances did in one GPU instance is nobody's own.
+    """
     nvml = context.nvml
     context.mark(PARENT)
     gpu = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(context.handle)
     context.mark(GPU_INSTANCE)
     number = nvml.nvmlDeviceGetGpuInstanceId(context.handle)
+    if number in context.memory.keep(SHARED, set):
+        raise nvml.NVMLError(NO_DATA)
     context.mark(UUID)
     uuid = nvml.nvmlDeviceGetUUID(context.handle)
     return gpm.in_turn(context._replace(handle=gpu), f"gpm {uuid}", gpm.PART_METRICS, number)
