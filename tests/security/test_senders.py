@@ -1,5 +1,6 @@
 """A sender posts for its own cluster, and does nothing else."""
 
+from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, pack
 from gpufleet.model.access import Role
 from tests.fakes.batches import body
 from tests.security.guarded import Guarded
@@ -51,3 +52,21 @@ async def test_nothing_of_a_refused_batch_is_kept(site: Guarded) -> None:
     senders = (await site.ask("/metrics", site.secrets[Role.OPERATOR])).body.decode()
     assert "gpufleet_hub_accepted_batches_total 1\n" in senders
     assert 'gpufleet_hub_rejected_batches_total{reason="other_cluster"} 1\n' in senders
+
+
+async def test_a_bundle_opens_no_other_cluster(site: Guarded) -> None:
+    admin = site.secrets[Role.ADMIN]
+    assert (await site.ask("/v1/clusters/theirs", admin, "PUT", {})).status == 201
+    bodies = [body(1, now(), cluster="theirs"), body(1, now()), body(2, now(), cluster="nobody"), body(2, now())]
+    bundle, headers = pack(bodies), {"Content-Type": BUNDLE_CONTENT_TYPE}
+    reply = await site.ask("/v1/batches", site.secrets[Role.SENDER], "POST", headers=headers, body=bundle)
+    answers = reply.document["answers"]
+    assert [(one["status"], one.get("error")) for one in answers] == [
+        (403, "other_cluster"),
+        (200, None),
+        (403, "other_cluster"),
+        (200, None),
+    ]
+    assert answers[0]["detail"].replace("theirs", "nobody") == answers[2]["detail"]  # whether it exists is not told
+    nobody = await site.ask("/v1/batches", None, "POST", headers=headers, body=bundle)
+    assert (nobody.status, nobody.error) == (401, "no_token")

@@ -17,9 +17,8 @@ class HumanFormatter(logging.Formatter):
         """Return the line, and a traceback below it if there is one."""
         at = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S")
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        line = (
-            f"{at} {level}{clean(record.getMessage())}"  # names of strangers are in there: no lines or codes of theirs
-        )
+        # Names of strangers are in there: no lines and no codes of theirs.
+        line = f"{at} {level}{clean(record.getMessage())}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

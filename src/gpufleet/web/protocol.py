@@ -59,10 +59,12 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         body_seconds: a body that takes longer to arrive ends its connection.
         logger: takes what is said of clients.
+        stall_seconds: in which a client has to take `STALL_BYTES` of its answer.
     """
 
     body_seconds: float
     logger: logging.Logger
+    stall_seconds: float = STALL_SECONDS
 
 
 class _TooManyError(Exception):
@@ -181,7 +183,11 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_response_complete()
             if self._in_body:
                 self._expect(LINGER_SECONDS)
-        if not self.pipeline:
+        self._rest()
+
+    def _rest(self) -> None:
+        """Give the place free once everything that was asked is answered, and taken but for a little."""
+        if not self.pipeline and self.cycle.response_complete and self._stalled is None:
             self._place.idle()
 
     def send_400_response(self, msg: str) -> None:
@@ -205,6 +211,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().resume_writing()
         if not self.transport.is_closing():
             self._watch_writing(None)
+            self._rest()
 
     def end(self) -> None:
         """Close once the rest of the message was passed over, or has not come in time."""
@@ -229,7 +236,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def _watch_writing(self, size: int | None) -> None:
         if self._stalled is not None:
             self._stalled.cancel()
-        self._stalled = None if size is None else self.loop.call_later(STALL_SECONDS, self._look_at_writing, size)
+        seconds = self._bounds.stall_seconds
+        self._stalled = None if size is None else self.loop.call_later(seconds, self._look_at_writing, size)
 
     def _look_at_writing(self, before: int) -> None:
         left = self.transport.get_write_buffer_size()
