@@ -82,3 +82,10 @@ def test_what_only_some_gpus_tell_is_about_gpus_and_stored_beside_the_core(metri
 
 def test_counters_have_no_upper_end() -> None:
     assert [m.name for m in CATALOGUE.values() if m.kind is MetricKind.COUNTER and m.high is not None] == []
+
+
+@every_metric
+def test_dimensions_have_names_that_no_label_of_a_device_has(metric: Metric) -> None:
+    """The page of metrics would have a label twice, and no scraper takes that."""
+    of_devices = {"node", "uuid", "pci_address", "kind", "side", "name", "gpu", "state", "device_instance", "metric"}
+    assert not of_devices & set(metric.dims)

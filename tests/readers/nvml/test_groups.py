@@ -137,7 +137,7 @@ async def test_modes_and_numbers_of_the_board(superchips: FakeNvml, start: Start
         assert values["gpu_addressing_mode"] == "ats"
         assert values["gpu_memory_numa_node"] == 2 + index
         assert values["gpu_cuda_cores"] == number(said, f"{G}NumGpuCores")
-        assert values["gpu_memory_bus_bits"] == number(said, f"{G}MemoryBusWidth")
+        assert values["gpu_memory_bus_width"] == number(said, f"{G}MemoryBusWidth")
         assert values["gpu_ecc_mode_pending"] == "enabled"
         assert device(slow, index).values["gpu_mig_mode_pending"] == "disabled"
 
@@ -358,7 +358,7 @@ async def test_the_fabric(superchips: FakeNvml, start: Start) -> None:
             "fabric_manager_disconnected": int(index == 5),
         }
         assert slow.values["gpu_fabric_incorrect_configuration"] == configurations[index]
-        assert slow.values["gpu_fabric_health_summary"] == ("healthy", "unhealthy", "limited_capacity")[index % 3]
+        assert slow.values["gpu_fabric_health_word"] == ("healthy", "unhealthy", "limited_capacity")[index % 3]
 
 
 async def test_a_fabric_that_is_not_joined_yet_tells_nothing_of_it(fake: FakeNvml, start: Start) -> None:
@@ -371,7 +371,7 @@ async def test_a_fabric_that_is_not_joined_yet_tells_nothing_of_it(fake: FakeNvm
     assert joining.values["gpu_fabric_state"] == "in_progress"
     for name in ("gpu_fabric_status", "gpu_fabric_clique", "gpu_fabric_cluster_uuid"):
         assert joining.values[name] == Absent(Reason.NO_DATA, info)
-    assert joining.values["gpu_fabric_health_summary"] == "not_told"
+    assert joining.values["gpu_fabric_health_word"] == "not_told"
     assert set(dim(joining, "gpu_fabric_health").values()) == {Absent(Reason.NOT_SUPPORTED, info)}
     assert failed.values["gpu_fabric_status"] == "GPU_IS_LOST"
     assert failed.values["gpu_fabric_incorrect_configuration"] == "not_told"

@@ -123,7 +123,7 @@ BOARD_METRICS = (
         lane=STATIC, storage=TAIL, nvml=("nvmlDeviceGetNumaNodeId",), absent=(OLD_CHIP, OLD_DRIVER)),
     row(509, "gpu_cuda_cores", GAUGE, INT, "", "CUDA cores", lane=STATIC, storage=TAIL,
         nvml=("nvmlDeviceGetNumGpuCores",), absent=(GUEST,)),
-    row(510, "gpu_memory_bus_bits", GAUGE, INT, "", "Width of the memory bus in bits", lane=STATIC, storage=TAIL,
+    row(510, "gpu_memory_bus_width", GAUGE, INT, "", "Width of the memory bus in bits", lane=STATIC, storage=TAIL,
         nvml=("nvmlDeviceGetMemoryBusWidth",), absent=(GUEST,)),
     # confidential computing
     row(511, "gpu_protected_memory_total_bytes", GAUGE, INT, "bytes",

@@ -65,7 +65,7 @@ ROWS = (
     Row("gpu_addressing_mode", "nvmlDeviceGetAddressingMode", None),
     Row("gpu_memory_numa_node", "nvmlDeviceGetNumaNodeId", same),
     Row("gpu_cuda_cores", "nvmlDeviceGetNumGpuCores", same),
-    Row("gpu_memory_bus_bits", "nvmlDeviceGetMemoryBusWidth", same),
+    Row("gpu_memory_bus_width", "nvmlDeviceGetMemoryBusWidth", same),
     Row("gpu_fabric_guid", _PLATFORM, _guid, 0, bits=0),
     Row("gpu_chassis_serial", _PLATFORM, _serial, 1, bits=0),
     Row("gpu_chassis_slot", _PLATFORM, text, 2, bits=0),

@@ -9,7 +9,7 @@ from gpufleet.readers.nvml.mapping.row import Row
 from gpufleet.readers.nvml.mapping.units import number
 from gpufleet.readers.nvml.parse import CODE_NAMES
 
-_SUMMARIES = CATALOGUE["gpu_fabric_health_summary"].states
+_SUMMARIES = CATALOGUE["gpu_fabric_health_word"].states
 
 _COMPLETED = 3
 """NVML_GPU_FABRIC_STATE_COMPLETED: only then the status, the clique and the health mean something (nvml.h)."""
@@ -80,5 +80,5 @@ ROWS = (
     Row("gpu_fabric_clique", INFO, _clique),
     *[_condition(name, shift) for name, shift in FABRIC_HEALTH],
     Row("gpu_fabric_incorrect_configuration", INFO, _configuration),
-    Row("gpu_fabric_health_summary", INFO, _summary),
+    Row("gpu_fabric_health_word", INFO, _summary),
 )
