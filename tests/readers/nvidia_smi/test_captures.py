@@ -8,11 +8,23 @@ import pytest
 from gpufleet.codecs.nvidia_smi import DeviceRecord, Log, parse_capture, parse_csv, parse_text, parse_xml
 from gpufleet.codecs.nvidia_smi.listing import Listing, parse_listing
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.reading import Sample, Value
 from gpufleet.readers.nvidia_smi.mapping.account import READ_OF_CSV, READ_OF_GPU, account
 from gpufleet.readers.nvidia_smi.mapping.devices import WHOLE, Asked, asked_by_columns, asked_by_log
-from gpufleet.readers.nvidia_smi.mapping.rows import FAN, LANES, QUERIES
+from gpufleet.readers.nvidia_smi.mapping.rows import (
+    FAN,
+    LANES,
+    MIG_PATHS,
+    MIG_PROFILE,
+    PATHS,
+    PROCESSES,
+    QUERIES,
+    SUMS,
+    VGPU_MACHINE,
+    VGPU_MACHINE_KIND,
+    VGPU_PATHS,
+)
 from gpufleet.readers.nvidia_smi.mapping.unread import UNREAD
 from gpufleet.readers.nvidia_smi.samples import gpu_sample, modes_by_key, part_samples
 from gpufleet.readers.nvidia_smi.views import identify, rows_as_records
@@ -83,8 +95,8 @@ def test_a_new_value_would_be_noticed() -> None:
 
 
 def test_nothing_stands_unread_that_is_read() -> None:
-    # Read of a GPU, and not of a MIG device or a process.
-    of_others = {"ecc_errors/volatile/sram_uncorrectable", "name"}
+    # Read of a GPU, and not of a MIG device, a process or a vGPU instance.
+    of_others = {"ecc_errors/volatile/sram_uncorrectable", "name", "fb_memory_usage/free"}
     stated = {pattern for _, patterns in UNREAD for pattern in patterns}
     assert stated & (READ_OF_GPU | READ_OF_CSV) == of_others
 
@@ -144,6 +156,15 @@ def test_csv_and_text_of_one_moment_agree() -> None:
         found.append({name: value for one in values for name, value in one.items() if name in steady})
     assert found[0].keys() == found[1].keys() == steady
     assert found[0] == found[1]
+
+
+def test_every_metric_is_one_of_what_it_is_read_of() -> None:
+    for subject, tables in (
+        (Subject.GPU, (*PATHS, *SUMS, *QUERIES)),
+        (Subject.MIG, (*MIG_PATHS, PROCESSES, MIG_PROFILE)),
+        (Subject.VGPU, (*VGPU_PATHS, VGPU_MACHINE, VGPU_MACHINE_KIND)),
+    ):
+        assert [name for name in tables if subject not in CATALOGUE[name].subjects] == []
 
 
 def test_every_metric_of_the_catalogue_with_a_query_name_is_asked_for() -> None:

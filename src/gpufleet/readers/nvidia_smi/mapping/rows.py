@@ -208,7 +208,8 @@ MIG_PATHS: dict[str, tuple[str, ...]] = {
 MIG_PROFILE = "mig_profile"
 
 VGPU_PATHS: dict[str, tuple[str, ...]] = {
-    **{metric: (path,) for metric, path in _MEMORY.items()},
+    "gpu_memory_total_bytes": ("fb_memory_usage/total",),
+    "gpu_memory_used_bytes": ("fb_memory_usage/used",),
     "gpu_utilization_ratio": ("utilization/gpu",),
     "gpu_memory_activity_ratio": ("utilization/memory",),
     "gpu_encoder_utilization_ratio": ("utilization/encoder",),

@@ -17,6 +17,7 @@ ENCODING = "statistics of video sessions: later"
 ACCOUNTING = "accounting of processes that have ended: later"
 CATALOGUED = "a list of what the chip could be set to, not a reading"
 WHO = "who uses the device: counted only, as processes have rows of their own"
+REST = "of a vGPU instance: the host counts the rest of its memory, not what is free inside the guest"
 HOLDER = "the name of a virtual machine is its owner's; it is known by its UUID"
 
 UNREAD: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -78,6 +79,7 @@ UNREAD: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (CATALOGUED, ("supported_clocks", "supported_clocks/*")),
     (WHO, ("process_id", "pid", "name", "process_name", "used_gpu_memory", "used_memory", "process_info/*")),
+    (REST, ("fb_memory_usage/free",)),
     (HOLDER, ("vm_name",)),
 )
 """Reason to patterns of names; `*` stands for anything. The first reason that fits counts."""
