@@ -116,11 +116,18 @@ def test_the_agent_is_given_the_time_to_stop() -> None:
 
 def test_the_agent_sees_the_gpus_and_the_processes() -> None:
     """What would hide them is not there."""
-    for key in ("PrivateDevices", "PrivateNetwork", "PrivateUsers", "ProtectHostname", "RootDirectory"):
+    for key in (
+        "PrivateDevices",
+        "PrivateNetwork",
+        "PrivateUsers",
+        "ProtectHostname",
+        "RootDirectory",
+        "ProtectKernelLogs",
+    ):
         assert unit_values(AGENT, "Service", key) == []
     assert unit_value(AGENT, "Service", "ProtectProc") == "default"
     assert unit_value(AGENT, "Service", "ProcSubset") == "all"
-    assert "char-195 rw" in unit_values(AGENT, "Service", "DeviceAllow")
+    assert {"char-195 rw", "/dev/kmsg r"} <= set(unit_values(AGENT, "Service", "DeviceAllow"))
 
 
 @pytest.mark.system
