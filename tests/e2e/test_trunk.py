@@ -71,10 +71,8 @@ def test_a_slice_never_gets_the_hosts_values(way: Way) -> None:
     way.start_hub()
     way.start_agent()
     machine = way.this_machine()
-    way.put(
-        "/v1/allocations/slice",
-        {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": machine["machine"].get("system_uuid", "x")}},
-    )
+    uuid = machine["machine"].get("system_uuid", "0" * 32)
+    way.put("/v1/allocations/slice", {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": uuid}})
 
     seen = way.hub("/v1/allocations/slice/metrics")
 

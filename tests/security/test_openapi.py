@@ -50,11 +50,13 @@ KNOWN: dict[str, list[Any]] = {
 }
 """Of what there is to be asked for: who only guesses finds nothing."""
 
+VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
+
 ALLOCATIONS: dict[str, dict[str, Any]] = {
     "mine": {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}, "tenant": "acme"},
-    "theirs": {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}, "tenant": "other"},
-    "past": {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": "x"}},
-    "slice": {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": "x"}, "expected": {"H200": 1}},
+    "theirs": {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-b"}, "tenant": "other"},
+    "past": {"kind": "kubernetes_pod", "target": {"cluster": "local", "pod_uid": "0123456789abcdef0123456789abcdef"}},
+    "slice": {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "expected": {"H200": 1}},
 }
 
 

@@ -1,9 +1,10 @@
 """A tenant sees its own, and of others not even that they are."""
 
+import msgspec
 import pytest
 
 from gpufleet.model.access import Role
-from tests.fakes.batches import body
+from tests.fakes.batches import NODE, body
 from tests.security.guarded import Guarded
 from tests.support.waiting import wait_until_async
 from tests.web.hub.site import now
@@ -20,7 +21,8 @@ QUESTIONS = [
 
 
 def allocation(tenant: str | None) -> dict[str, object]:
-    spec: dict[str, object] = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}}
+    machine = "node-b" if tenant == "other" else "node-a"
+    spec: dict[str, object] = {"kind": "bare_metal", "target": {"cluster": "local", "machine": machine}}
     return {**spec, "tenant": tenant} if tenant else spec
 
 
@@ -47,6 +49,26 @@ async def test_its_own_is_answered(full: Guarded) -> None:
     answer = (await full.ask("/v1/allocations/mine/metrics", mine)).document
     assert (answer["source"], answer["aggregate"]["reporting"]) == ("host_local_probe", 2)
     assert (await full.ask("/v1/allocations/mine/series?metric=gpu_power_watts", mine)).status == 200
+
+
+async def test_of_another_on_its_machine_it_is_told_nothing_but_that_there_is_trouble(full: Guarded) -> None:
+    admin = full.secrets[Role.ADMIN]
+    by_name = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "renamed"}, "tenant": "other"}
+    assert (await full.ask("/v1/allocations/secret-name", admin, "PUT", by_name)).status == 201
+    renamed = msgspec.structs.replace(NODE, name="renamed")
+    id_ = (await full.ask("/v1/machines", admin)).document[0]["id"]
+    by_id = {"kind": "bare_metal", "target": {"cluster": "local", "machine": id_}, "tenant": "acme"}
+    assert (await full.ask("/v1/allocations/by-id", admin, "PUT", by_id)).status == 201
+    assert (await full.post(body(2, now(), machine=renamed), full.secrets[Role.SENDER])).status == 200
+
+    async def stored() -> bool:
+        return full.store.seqs == [1, 2]
+
+    await wait_until_async(stored)
+    answer = await full.ask("/v1/allocations/by-id/metrics", full.secrets[Role.TENANT])
+    assert (answer.document["reason"], answer.document["devices"]) == ("ambiguous_target", [])
+    assert b"secret-name" not in answer.body
+    assert b"secret-name" in (await full.ask("/v1/allocations/by-id/metrics", full.secrets[Role.OPERATOR])).body
 
 
 @pytest.mark.parametrize("question", QUESTIONS)

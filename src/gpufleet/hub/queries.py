@@ -1,6 +1,7 @@
 """Questions to the hub: they fetch what the pure answers need, off the event loop."""
 
 import asyncio
+import datetime as dt
 from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -8,13 +9,14 @@ from typing import TypeVar
 import msgspec
 
 from gpufleet.hub import answers, events, history, slices
+from gpufleet.hub.claims import Claims, share
 from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.history import QuestionError
 from gpufleet.hub.intervals import Intervals
 from gpufleet.hub.inventory import gpu_records, node_record, sender_record, with_age
 from gpufleet.hub.ledger import Ledger
-from gpufleet.hub.putting import check_id, check_spec
+from gpufleet.hub.putting import canonical, check_id, check_spec
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import (
@@ -55,6 +57,7 @@ class Queries:
         store: Store,
         ledger: Ledger,
         conflicts: Conflicts,
+        claims: Claims,
         threads: ThreadPoolExecutor,
         clock: Clock,
         clusters: Container[str],
@@ -64,6 +67,8 @@ class Queries:
         self._store = store
         self._ledger = ledger
         self._conflicts = conflicts
+        self._claims = claims
+        self._putting = asyncio.Lock()  # what is looked at before an allocation is kept stays so until it is
         self._threads = threads
         self._clock = clock
         self._clusters = clusters
@@ -78,17 +83,24 @@ class Queries:
 
         Raises:
             QuestionError: if the spec cannot be meant.
-            ConflictError: if it is closed.
+            ConflictError: if it is closed, or another tenant has the machine at some time of it.
         """
         check_id(id)
         check_spec(spec, self._clusters)
-        at = to_datetime(self._clock.now_ns())
-        return await self._ask(lambda: self._registry.put_allocation(id, spec, at))
+        spec = canonical(spec)
+        async with self._putting:
+            at = to_datetime(self._clock.now_ns())
+            allocation, is_new = await self._ask(lambda: self._put_allocation(id, spec, at))
+            self._claims.keep(allocation)
+        return allocation, is_new
 
     async def close_allocation(self, id: str) -> Allocation:  # noqa: A002
         """Close an allocation. Raises NotFoundError."""
-        at = to_datetime(self._clock.now_ns())
-        return await self._ask(lambda: self._registry.close_allocation(id, at))
+        async with self._putting:
+            at = to_datetime(self._clock.now_ns())
+            allocation = await self._ask(lambda: self._registry.close_allocation(id, at))
+            self._claims.keep(allocation)
+        return allocation
 
     async def allocation(self, id: str, tenant: str | None = None) -> Allocation:  # noqa: A002
         """Return an allocation. Raises NotFoundError, also if it is not the tenant's, where one is given."""
@@ -224,12 +236,56 @@ class Queries:
     async def _ask(self, question: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, question)
 
+    def _put_allocation(self, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002
+        meant = msgspec.structs.replace(spec, valid_from=spec.valid_from or self._valid_from(id) or at)
+        one = Allocation(id=id, generation=1, spec=meant, created_at=at)
+        machines = self._registry.machines(spec.target.cluster)
+        devices = None if spec.devices is None else frozenset(spec.devices)
+        for other in self._claims.rivals(one, machines, 0, history.LATEST):
+            theirs = other.spec.devices
+            if share(devices, None if theirs is None else frozenset(theirs)):
+                raise ConflictError(
+                    f"machine {spec.target.machine!r} is another tenant's at that time: "
+                    f"close allocation {other.id!r} first, or let them follow one another"
+                )
+        return self._registry.put_allocation(id, spec, at)
+
+    def _valid_from(self, id: str) -> dt.datetime | None:  # noqa: A002
+        try:
+            return self._registry.allocation(id).spec.valid_from
+        except NotFoundError:
+            return None
+
+    def _contested(
+        self, allocation: Allocation, machines: Sequence[MachineRecord], start: int, end: int, *, name: bool
+    ) -> str:
+        """Say that another tenant has the same devices within a span of time; empty where none has.
+
+        Two allocations can turn out to mean one machine after they were made: neither is shown anything then. Only
+        who may see both is told the name of the other.
+        """
+        rivals = self._claims.rivals(allocation, machines, start, end)
+        machine = answers.locate(allocation, machines).machine if rivals else None
+        if machine is None:
+            return ""
+        stored = self._store.latest(machine.cluster, machine.id)
+        own = answers.listed_ids(allocation, machine, stored)
+        shared = [one.id for one in rivals if share(own, answers.listed_ids(one, machine, stored))]
+        if not shared:
+            return ""
+        others = f" (with {', '.join(sorted(shared))})" if name else ""
+        return f"the machine is allocated more than once at this time{others}: its operator must close what is wrong"
+
     def _allocation_metrics(self, id: str, tenant: str | None) -> AllocationAnswer:  # noqa: A002
         allocation = self._registry.allocation(id, tenant)
         if allocation.spec.kind in slices.KINDS:
             hosts = self._hosts(allocation.spec)
             return slices.answer(allocation, hosts, self._clock.now_ns(), stale_after_seconds=self._stale_after)
         machines = self._registry.machines(allocation.spec.target.cluster)
+        now = self._clock.now_ns()
+        contested = self._contested(allocation, machines, now, now + 1, name=tenant is None)
+        if contested:
+            return answers.unavailable(allocation, Reason.AMBIGUOUS_TARGET, contested)
         located = answers.locate(allocation, machines)
         one = located.machine
         return answers.answer(
@@ -237,7 +293,7 @@ class Queries:
             machines,
             self._store.latest(one.cluster, one.id) if one else (),
             self._store.readers(one.cluster, one.id) if one else (),
-            self._clock.now_ns(),
+            now,
             stale_after_seconds=self._stale_after,
         )
 
@@ -268,7 +324,11 @@ class Queries:
             over = answers.standing(allocation, asked.end)
             reason, detail = over or (Reason.NO_DATA, "the allocation was not in force at that time")
             return history.no_series(allocation, reason, detail, asked)
-        located = answers.locate(allocation, self._registry.machines(allocation.spec.target.cluster))
+        machines = self._registry.machines(allocation.spec.target.cluster)
+        contested = self._contested(allocation, machines, own.start, own.end, name=tenant is None)
+        if contested:
+            return history.no_series(allocation, Reason.AMBIGUOUS_TARGET, contested, own)
+        located = answers.locate(allocation, machines)
         machine = located.machine
         if machine is None:
             assert located.reason is not None

@@ -11,6 +11,7 @@ import msgspec
 from gpufleet.codecs.batch import decode
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig
+from gpufleet.hub.claims import Claims
 from gpufleet.hub.clusters import Clusters
 from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.counters import Counters
@@ -144,6 +145,7 @@ async def running_hub(
             store=parts.store,
             ledger=parts.ledger,
             conflicts=conflicts,
+            claims=Claims(parts.registry.allocations()),
             threads=reading,
             clock=clock,
             clusters=clusters,
