@@ -358,7 +358,10 @@ class Queries:
             raise QuestionError("since", f"{len(mine)} allocations, more than {most}: ask about one, or less time")
         spans = []
         for one in mine:
-            home = answers.locate(one, self._registry.machines(one.spec.target.cluster)).machine
+            machines = self._registry.machines(one.spec.target.cluster)
+            home = answers.locate(one, machines).machine
+            if tenant is not None and self._contested(one, machines, start, end, name=False):
+                continue  # it is another tenant's too: neither is shown anything of it
             if home is None or (ids is not None and home.id not in ids) or cluster not in (None, home.cluster):
                 continue
             span = events.span_of(one, home, self._store.latest(home.cluster, home.id), start, end)
