@@ -78,8 +78,8 @@ def hub(daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
     write("/v1/clusters/past", None, "DELETE")
     assert hub.post(body(1_000, now())).status == 200
     wait_until(lambda: hub.ask("/v1/gpus/GPU-0", hub.token).status == 200, what="the batch in the store")
-    (machine,) = hub.ask("/v1/machines", hub.token).document
-    KNOWN["machine_id"] = [machine["id"], "none"]
+    machines = hub.ask("/v1/machines", hub.token).document
+    KNOWN["machine_id"] = [*(one["id"] for one in machines), "none"]
     return hub
 
 
