@@ -105,6 +105,30 @@ async def test_who_has_one_gpu_sees_that_gpu_alone(full: Guarded) -> None:
     assert await seen(full, Role.TENANT) == [("node-a", "xid", 31)]
 
 
+async def test_of_a_machine_that_turns_out_to_be_two_tenants_neither_sees_anything(full: Guarded) -> None:
+    machines = (await full.ask("/v1/machines", full.secrets[Role.ADMIN])).document
+    (id_,) = [one["id"] for one in machines if one["machine"]["name"] == "node-a"]
+    await give(full, "mine", "acme", id_)
+    assert await seen(full, Role.TENANT)
+    await give(full, "theirs", "other", "renamed-a")
+    renamed = Batch(
+        cluster="local",
+        sender="node-a",
+        epoch="0123456789abcdef" * 2,
+        seq=2,
+        sent_at=now(),
+        reports=(MachineReport(machine=Machine(name="renamed-a", machine_id="a" * 32)),),
+    )
+    assert (await full.post(encode(renamed), full.secrets[Role.SENDER])).status == 200
+
+    async def stored() -> bool:
+        return len(full.store.seqs) == 3
+
+    await wait_until_async(stored)
+    assert await seen(full, Role.TENANT) == []
+    assert len(await seen(full, Role.OPERATOR)) == 8
+
+
 async def test_what_is_over_ends_where_it_ended(full: Guarded) -> None:
     end = dt.datetime.fromtimestamp((now() - 30 * NANOS) / NANOS, dt.UTC).isoformat()
     await give(full, "mine", "acme", "node-a", valid_to=end)
