@@ -70,7 +70,7 @@ async def test_every_catalogue_row_of_a_mig_device_is_answered_on_its_own_lane(f
     (said,) = cut_into_mig(fake.scenario, 2, (4,)).values()
     fake.apply()
     reader = start(fake)
-    for lane in reader.lanes:
+    for lane in (Lane.STATIC, Lane.FAST, Lane.SLOW):
         rows = {m.name for m in CATALOGUE.values() if Subject.MIG in m.subjects and m.lane is lane and not m.dims}
         assert set(parts(await reader.read(lane), 2)[said.uuid].values) == rows
 
