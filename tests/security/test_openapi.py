@@ -77,9 +77,14 @@ def hub(daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
     write("/v1/allocations/past", None, "DELETE")
     write("/v1/clusters/past", None, "DELETE")
     assert hub.post(body(1_000, now())).status == 200
-    wait_until(lambda: hub.ask("/v1/gpus/GPU-0", hub.token).status == 200, what="the batch in the store")
-    machines = hub.ask("/v1/machines", hub.token).document
-    KNOWN["machine_id"] = [*(one["id"] for one in machines), "none"]
+
+    def ids() -> list[str]:
+        machines = hub.ask("/v1/machines", hub.token).document  # other tests may have told of more
+        return [one["id"] for one in machines if one["machine"]["name"] == "node-a"]
+
+    wait_until(ids, what="the batch in the store")
+    KNOWN["machine_id"] = [*ids(), "none"]
+    KNOWN["gpu_id"] = [f"local/{ids()[0]}/gpu/GPU-0", "GPU-0", "GPU-none"]
     return hub
 
 
