@@ -78,9 +78,9 @@ class Changes:
         same_session = known.session in (0, sample.driver_session)
         if sample.driver_session:
             known.session = sample.driver_session
-        for name, value in sample.values.items():
-            look = _LOOKS.get(name)
-            if look is None or isinstance(value, Absent):
+        for name, look in _LOOKS.items():
+            value = sample.values.get(name)
+            if value is None or isinstance(value, Absent):
                 continue
             before = known.values.get(name)
             known.values[name] = value

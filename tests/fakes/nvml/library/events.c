@@ -4,7 +4,7 @@
 #include "fake.h"
 #include <time.h>
 
-enum { MAX_TOLD = 4096, SLICE_MS = 5 };
+enum { MAX_TOLD = 4096, SLICE_MS = 20 };
 struct event_set { uint64_t types[MAX_GPUS]; unsigned told[MAX_GPUS][MAX_TOLD]; unsigned told_count[MAX_GPUS]; };
 struct event_data { void *device; uint64_t type, data; unsigned gpu_instance, compute_instance; };
 
