@@ -1,5 +1,6 @@
 """The table of processes of a device: who holds it, how much memory, and what share of its time."""
 
+import os
 from pathlib import Path
 
 from gpufleet.model.absence import Absent, Reason
@@ -59,10 +60,15 @@ def list_processes(record: DeviceRecord, root: Path) -> tuple[Process, ...] | No
 def start_time(root: Path, pid: int) -> int | None:
     """Return when a process began, in clock ticks since boot, or None if the kernel does not show it."""
     try:
-        text = (root / f"proc/{pid}/stat").read_text(errors="replace")
-        return int(text.rpartition(")")[2].split()[_START_TIME])
+        descriptor = os.open(f"{root}/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return int(os.read(descriptor, 4096).rpartition(b")")[2].split()[_START_TIME])
     except (OSError, ValueError, IndexError):
         return None
+    finally:
+        os.close(descriptor)
 
 
 def _shares(answer: Answer) -> dict[int, dict[str, int | float | Absent]]:
