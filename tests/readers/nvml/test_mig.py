@@ -10,6 +10,7 @@ from gpufleet.model.reading import Value
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.ports import Round
 from gpufleet.readers.nvml.mapping.mig import profile_in
+from gpufleet.readers.nvml.processes import SHARES
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.parts import add_mig, cut_into_mig
 from tests.fakes.nvml.scenario import Device
@@ -252,3 +253,22 @@ async def test_a_gpu_without_mig_is_asked_nothing_of_it(fake: FakeNvml, start: S
 )
 def test_a_profile_is_all_of_what_the_name_says(name: str, profile: str | Absent) -> None:
     assert profile_in(name) == profile
+
+
+async def test_each_mig_device_has_its_own_processes_and_nobody_else_s(fake: FakeNvml, start: Start) -> None:
+    cut = cut_into_mig(fake.scenario, 1, (0, 2, 5))
+    everybody = [row for said in cut.values() for row in said.rows[f"{G}ComputeRunningProcesses"]]
+    fake.scenario.devices[1].rows[f"{G}ComputeRunningProcesses"] = everybody  # the GPU lists all of them
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    for slot, said in cut.items():
+        processes = parts(round_, 1)[said.uuid].processes
+        assert processes is not None
+        listed = [(process.pid, process.values["memory_bytes"]) for process in processes]
+        assert listed == [row[:2] for row in said.rows[f"{G}ComputeRunningProcesses"]]
+        assert len(listed) == slot
+        shares = {value for process in processes for name, value in process.values.items() if name in SHARES}
+        assert shares <= {Absent(Reason.NOT_IN_MIG_MODE)}
+    whole = device(round_, 1).processes
+    assert whole is not None
+    assert {process.pid for process in whole} >= {row[0] for row in everybody}

@@ -121,3 +121,13 @@ def test_any_answer_gives_a_list_or_none(code: int, processes: list[object], use
     for process in found or ():
         for value in process.values.values():
             assert isinstance(value, Absent) or value >= 0
+
+
+async def test_a_sample_of_process_0_is_nobody_s(fake: FakeNvml, start: Start) -> None:
+    """Drivers leave empty places in the list; what stands there must not become everybody else's."""
+    fake.scenario.devices[2].rows[f"{G}ProcessUtilization"] = [(0, 1_700_000_000_000_900, 0, 0, 0, 0)]
+    fake.apply()
+    sample = device(await start(fake).read(Lane.FAST), 2)
+    assert sample.processes
+    shares = {process.values[name] for process in sample.processes for name in SHARES}
+    assert shares == {Absent(Reason.NO_DATA, UTILIZATION)}

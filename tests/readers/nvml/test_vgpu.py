@@ -453,3 +453,11 @@ async def test_a_guest_that_needs_no_licence(fake: FakeNvml, start: Start) -> No
     fake.apply()
     values = device(await start(fake).read(Lane.SLOW), 1).values
     assert values["vgpu_license_state"] == Absent(Reason.NOT_SUPPORTED, "nvmlDeviceGetGridLicensableFeatures_v4")
+
+
+async def test_the_host_s_processes_are_no_instance_s(fake: FakeNvml, start: Start) -> None:
+    share_as_vgpus(fake.scenario, 4, 2)
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert device(round_, 4).processes
+    assert [sample.processes for sample in parts(round_, 4).values()] == [None, None]

@@ -1,15 +1,18 @@
 """MIG devices and vGPU instances of one round: their views and readings, also when their GPU says nothing."""
 
+from pathlib import Path
 from typing import NamedTuple
 
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.process import Process
 from gpufleet.model.view import Side, View, ViewKind, normalise_uuid
 from gpufleet.readers.nvml.calls import KINDS
 from gpufleet.readers.nvml.calls.vgpu import MOST_INSTANCES
 from gpufleet.readers.nvml.context import FUNCTION_NOT_FOUND, NOT_SUPPORTED
 from gpufleet.readers.nvml.mapping import Readings, absent_instance, map_instance
 from gpufleet.readers.nvml.parse import absence_of, label_of
+from gpufleet.readers.nvml.processes import list_part_processes
 from gpufleet.readers.nvml.protocol import DeviceRecord, InstanceRecord
 
 _SIDES = {"mig": Side.HOST, "vgpu": Side.VGPU_HOST}
@@ -17,16 +20,19 @@ _WORDS = {"mig": "MIG device", "vgpu": "vGPU instance"}
 
 
 class Instance(NamedTuple):
-    """One part of a GPU, and its readings of this round."""
+    """One part of a GPU, its readings of this round, and its own processes where the driver lists them."""
 
     view: View
     readings: Readings
+    processes: tuple[Process, ...] | None = None
 
 
 class Instances:
     """Memory of which parts each GPU had: one that falls silent cannot list them."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path) -> None:
+        """Take where the machine's /proc is."""
+        self._root = root
         self._known: dict[tuple[str, str], tuple[View, ...]] = {}  # by key of the GPU and kind
 
     def of(self, gpu: View, record: DeviceRecord, lane: Lane) -> tuple[list[Instance], list[str]]:
@@ -45,13 +51,17 @@ class Instances:
                     errors.append(f"{gpu.key}: {_WORDS[kind]}s cannot be listed: {why.detail} ({why.reason})")
             else:
                 parts = [one for one in record.instances if one.kind == kind]
-                named = [Instance(_view(gpu, one), map_instance(one, lane)) for one in parts if not one.code]
+                named = [self._instance(gpu, one, lane) for one in parts if not one.code]
                 self._known[gpu.key, kind] = tuple(one.view for one in named)
                 found += named
                 errors += [_unnamed(gpu, one) for one in parts if one.code]
                 if isinstance(total.value, int) and total.value > MOST_INSTANCES:
                     errors.append(f"{gpu.key}: {total.value} {_WORDS[kind]}s, the first {MOST_INSTANCES} are told of")
         return found, errors
+
+    def _instance(self, gpu: View, record: InstanceRecord, lane: Lane) -> Instance:
+        processes = list_part_processes(record, self._root) if lane is Lane.FAST else None
+        return Instance(_view(gpu, record), map_instance(record, lane), processes)
 
     def silent(self, gpu: View, why: Absent, lane: Lane) -> list[Instance]:
         """Return the parts that a GPU had that says nothing now: absent for its reason."""

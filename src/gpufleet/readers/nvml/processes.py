@@ -1,19 +1,25 @@
 """The table of processes of a device: who holds it, how much memory, and what share of its time."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.process import Process
 from gpufleet.readers.nvml import protocol
-from gpufleet.readers.nvml.calls import CALLS
+from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS
 from gpufleet.readers.nvml.calls.processes import COMPUTE, GRAPHICS, MPS, UTILIZATION
 from gpufleet.readers.nvml.parse import absence_of, is_sentinel, label_of
-from gpufleet.readers.nvml.protocol import Answer, DeviceRecord
+from gpufleet.readers.nvml.protocol import Answer, DeviceRecord, InstanceRecord
 
 SHARES = ("sm_utilization_ratio", "memory_activity_ratio", "encoder_utilization_ratio", "decoder_utilization_ratio")
 _KINDS = ((COMPUTE, "compute"), (GRAPHICS, "graphics"), (MPS, "mps"))
-_POSITIONS = {call.key: position for position, call in enumerate(CALLS["fast"])}
+_GPU_CALLS = tuple([call.key for call in CALLS["fast"]])
+_PART_CALLS = {kind: tuple([call.key for call in lanes["fast"]]) for kind, lanes in INSTANCE_CALLS.items()}
+_NOT_OF_PARTS = Absent(Reason.NOT_IN_MIG_MODE)
+"""Shares of a process on a MIG device: the driver defines none."""
+
 _START_TIME = 19
 """Position in /proc/PID/stat behind the name in parentheses (proc(5): field 22)."""
 
@@ -25,12 +31,29 @@ def list_processes(record: DeviceRecord, root: Path) -> tuple[Process, ...] | No
         record: the device's answers.
         root: where the machine's /proc is.
     """
+    answers = dict(zip(_GPU_CALLS, record.answers, strict=True))
+    return _list(answers, _shares(answers[UTILIZATION]), root)
+
+
+def list_part_processes(record: InstanceRecord, root: Path) -> tuple[Process, ...] | None:
+    """Return the processes of a part of a GPU, as the driver lists them for that very part; None where it does not."""
+    return _list(dict(zip(_PART_CALLS[record.kind], record.answers, strict=True)), _Shares({}, _NOT_OF_PARTS), root)
+
+
+class _Shares(NamedTuple):
+    """Process id to its shares, and what there is of a process without any."""
+
+    found: dict[int, dict[str, int | float | Absent]]
+    none: Absent
+
+
+def _list(answers: Mapping[str, Answer], shares: _Shares, root: Path) -> tuple[Process, ...] | None:
     kinds: dict[int, list[str]] = {}
     memory: dict[int, int | Absent] = {}
     listed = False
     for call, kind in _KINDS:
-        answer = record.answers[_POSITIONS[call]]
-        if answer.code or not isinstance(answer.value, list):
+        answer = answers.get(call)
+        if answer is None or answer.code or not isinstance(answer.value, list):
             continue
         listed = True
         for entry in answer.value:
@@ -43,14 +66,13 @@ def list_processes(record: DeviceRecord, root: Path) -> tuple[Process, ...] | No
                 memory[pid] = held
     if not listed:
         return None
-    shares = _shares(record.answers[_POSITIONS[UTILIZATION]])
     return tuple(
         [
             Process(
                 pid=pid,
                 kinds=tuple(dict.fromkeys(kinds[pid])),
                 start_time=start_time(root, pid),
-                values={"memory_bytes": memory[pid], **(shares.get(pid) or shares[0])},
+                values={"memory_bytes": memory[pid], **shares.found.get(pid, dict.fromkeys(SHARES, shares.none))},
             )
             for pid in sorted(kinds)
         ]
@@ -71,15 +93,15 @@ def start_time(root: Path, pid: int) -> int | None:
         os.close(descriptor)
 
 
-def _shares(answer: Answer) -> dict[int, dict[str, int | float | Absent]]:
-    """Return process id to its shares; what holds of all others stands under 0."""
+def _shares(answer: Answer) -> _Shares:
+    """Return what the driver's samples say. One of process 0 is an empty place in its list, of nobody."""
     call = label_of(answer.asked)
     why = absence_of(answer.code, call, answer.value) if answer.code else Absent(Reason.NO_DATA, call)
-    found: dict[int, dict[str, int | float | Absent]] = {0: dict.fromkeys(SHARES, why)}
+    found: dict[int, dict[str, int | float | Absent]] = {}
     for entry in answer.value if isinstance(answer.value, list) else []:
-        if _is_record(entry, 5):
+        if _is_record(entry, 5) and entry[0]:
             found[entry[0]] = {name: _share(percent, call) for name, percent in zip(SHARES, entry[1:], strict=True)}
-    return found
+    return _Shares(found, why)
 
 
 def _share(percent: int, call: str) -> float | Absent:

@@ -61,7 +61,7 @@ class NvmlReader:
         self._root = root
         self._watch = Watch(limits or Limits(), environment, root)
         self._devices = Devices()
-        self._instances = Instances()
+        self._instances = Instances(root)
         self._some_sick = False
 
     @property
@@ -137,7 +137,8 @@ class NvmlReader:
             events += self._devices.change(view, found.state, found.measured_at, found.call)
             if found.words:
                 errors.append(f"{view.key}: {found.words}")
-            subjects = [(view, (found.values, found.dims)), *self._parts(answers, index, view, found, lane, errors)]
+            whole = Instance(view, (found.values, found.dims), found.processes)
+            subjects = [whole, *self._parts(answers, index, view, found, lane, errors)]
             samples += [
                 Sample(
                     view=subject,
@@ -147,9 +148,9 @@ class NvmlReader:
                     values=values,
                     dims=dims,
                     driver_session=session,
-                    processes=found.processes,
+                    processes=processes,
                 )
-                for subject, (values, dims) in subjects
+                for subject, (values, dims), processes in subjects
                 if values or dims
             ]
         all_hung = len(answers.hung) == answers.session.count
