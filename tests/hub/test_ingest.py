@@ -104,6 +104,38 @@ async def test_a_full_log_refuses_and_never_forgets_what_it_acknowledged(wal: Wa
     assert (await ingest.take(body(accepted + 1, NOW), NOW)).status is Standing.ACCEPTED
 
 
+async def test_a_body_that_cannot_go_yet_is_never_dropped_for_those_that_go_past_it(tmp_path: Path) -> None:
+    wal = Wal.open(tmp_path / "wal", max_bytes=8 << 20, max_body_bytes=7 << 20)
+    waits = [await wal.append(NOW, b"its cluster is not served by the next hub")]
+    refused = ""
+    while not refused:
+        try:
+            wal.acknowledge([await wal.append(NOW, bytes(7 << 20))])
+            waits.append(await wal.append(NOW, b"nor is this one's"))
+        except SpoolError as error:
+            refused = str(error)
+    assert "is full" in refused
+    assert [record.seq for record in wal.replay()] == waits
+    assert wal.lost == 0
+    wal.close()
+
+
+async def test_what_the_disk_lost_while_nobody_looked_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wal = Wal.open(tmp_path / "wal", max_bytes=1 << 20, max_body_bytes=1 << 19)
+    for number in range(5):
+        await wal.append(NOW, b"body %d of those that were acknowledged" % number)
+    wal.close()
+    (segment,) = (tmp_path / "wal").glob("*.seg")
+    segment.write_bytes(segment.read_bytes().replace(b"body 2", b"BODY 2"))
+    wal = Wal.open(tmp_path / "wal", max_bytes=1 << 20, max_body_bytes=1 << 19)
+    assert [record.seq for record in wal.replay()] == [1, 2, 4, 5]
+    assert wal.lost == 1
+    assert "1 acknowledged batches are gone" in caplog.text
+    wal.close()
+
+
 async def test_a_batch_that_could_not_be_made_durable_is_not_held(wal: Wal, make: Callable[..., Ingest]) -> None:
     ledger = Ledger({})
     ingest = make(ledger)

@@ -318,3 +318,36 @@ class TestAge:
             clock.advance(100)
         assert (spool.dropped_total, spool.depth.records) == (0, 0)
         spool.close()
+
+
+def test_a_spool_that_drops_nothing_refuses_what_it_has_no_room_for(tmp_path: Path) -> None:
+    spool = Spool.open(tmp_path, max_bytes=10_000, segment_bytes=1000, drops=False)
+    kept: list[int] = []
+    refused = ""
+    while not refused:
+        try:
+            kept.append(spool.append(b"waits"))
+            passing = spool.append(b"x" * 400)
+            spool.sync()
+            spool.acknowledge([passing])
+        except SpoolError as error:
+            refused = str(error)
+    assert "is full" in refused
+    spool.sync()
+    assert [seq for seq, body in everything(spool) if body == b"waits"] == kept
+    assert spool.dropped_total == 0
+    spool.acknowledge(kept[:10])  # whole segments of it
+    assert spool.append(b"there is room again") == spool.next_seq - 1
+    spool.close()
+
+
+def test_what_is_found_on_opening_is_kept_though_it_is_more_than_there_is_room_for(tmp_path: Path) -> None:
+    spool = open_spool(tmp_path, max_bytes=64_000, segment_bytes=1000)
+    for _ in range(50):
+        spool.append(b"x" * 400)
+    spool.close()
+    newest = max(tmp_path.glob("*.seg"))
+    newest.write_bytes(newest.read_bytes() + b"not of a spool" * 10)  # so that opening makes another segment
+    spool = Spool.open(tmp_path, max_bytes=10_000, segment_bytes=1000, drops=False)
+    assert (len(everything(spool)), spool.dropped_total) == (50, 0)
+    spool.close()

@@ -1,5 +1,6 @@
 """The hub's write-ahead log: bodies as they came, with the time of receipt, in a spool."""
 
+import logging
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Self
@@ -9,6 +10,8 @@ import msgspec
 from gpufleet.model.errors import SpoolError
 from gpufleet.spool import Spool
 from gpufleet.spool.look import look
+
+log = logging.getLogger(__name__)
 
 
 class WalRecord(msgspec.Struct, frozen=True):
@@ -52,8 +55,18 @@ class Wal:
             SpoolError: if another process has it or the disk refuses.
         """
         segment = max(_LEAST_SEGMENT, max_body_bytes + _PAYLOAD_OVERHEAD)
-        # Room enough that the spool itself never has to drop: headers and half-acknowledged segments come on top.
-        return cls(Spool.open(folder, max_bytes=2 * max_bytes + 8 * segment, segment_bytes=segment), max_bytes)
+        # Headers and half-acknowledged segments come on top of the bodies. One body that cannot go yet keeps its whole
+        # segment, so this too may be used up: then the log is full.
+        room = 2 * max_bytes + 8 * segment
+        spool = Spool.open(folder, max_bytes=room, segment_bytes=segment, drops=False)
+        if spool.recovery.damaged_bytes or spool.recovery.lost_records:
+            log.error(
+                "the log %s is damaged: %d acknowledged batches are gone, %d bytes cannot be read",
+                folder,
+                spool.recovery.lost_records,
+                spool.recovery.damaged_bytes,
+            )
+        return cls(spool, max_bytes)
 
     @property
     def epoch(self) -> str:
@@ -72,8 +85,8 @@ class Wal:
 
     @property
     def lost(self) -> int:
-        """Acknowledged bodies that the disk gave back damaged."""
-        return self._spool.dropped_total
+        """Acknowledged bodies that the disk gave back damaged, or that were not there any more on opening."""
+        return self._spool.dropped_total + self._spool.recovery.lost_records
 
     @property
     def oldest_received_at(self) -> int | None:

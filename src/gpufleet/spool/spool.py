@@ -53,6 +53,7 @@ class Spool:
         max_bytes: int,
         segment_bytes: int,
         max_age_seconds: float,
+        drops: bool,
         monotonic: Callable[[], float],
     ) -> None:
         self.recovery = found.report
@@ -61,6 +62,7 @@ class Spool:
         self._max_bytes = max_bytes
         self._segment_bytes = segment_bytes
         self._max_age = max_age_seconds
+        self._drops = drops
         self._monotonic = monotonic
         self._epoch = found.epoch
         self._seed = seed_of(found.epoch)
@@ -83,17 +85,20 @@ class Spool:
         max_bytes: int,
         segment_bytes: int = 8 << 20,
         max_age_seconds: float = float("inf"),
+        drops: bool = True,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> "Spool":
         """Open the spool in `folder`, or make one. Blocking: reads all that is there.
 
         Args:
             folder: made if missing; one process at a time may have it open.
-            max_bytes: of all segments; when it is passed the oldest segments are dropped and counted.
+            max_bytes: of all segments; when it is passed the oldest segments are dropped and counted. What was
+                acknowledged counts until its whole segment was.
             segment_bytes: size of a segment, and so the bound on one body; at most half of `max_bytes`.
             max_age_seconds: when the next record is appended, segments without a younger record are dropped and
                 counted. A process that runs measures it by `monotonic`, so that setting the clock drops nothing;
                 how old what it finds on opening is, the files' times of change tell.
+            drops: if not, `append` refuses what there is no room for, and nothing is ever dropped for room or age.
             monotonic: seconds from any start.
 
         Raises:
@@ -111,6 +116,7 @@ class Spool:
                 max_bytes=max_bytes,
                 segment_bytes=min(segment_bytes, max_bytes // 2),
                 max_age_seconds=max_age_seconds,
+                drops=drops,
                 monotonic=monotonic,
             )
             spool._continue(found.intact)
@@ -162,7 +168,8 @@ class Spool:
         """Write a record and return its number. It is readable, and survives a power cut, from the next `sync`.
 
         Raises:
-            SpoolError: if it is larger than a segment, or the disk refuses; nothing was added then.
+            SpoolError: if it is larger than a segment, there is no room in a spool that drops nothing, or the disk
+                refuses; nothing was added then.
         """
         size = RECORD_HEADER_BYTES + len(body)
         if SEGMENT_HEADER_BYTES + size > self._segment_bytes:
@@ -171,6 +178,10 @@ class Spool:
             self._check_open()
             segment = self._segments[-1]
             if segment.end + size > self._segment_bytes or self._is_aged():
+                if not self._drops and self._doomed():
+                    raise SpoolError(
+                        f"spool {self._folder}: is full: {len(self._segments)} segments hold something that still waits"
+                    )
                 segment = self._roll()
             seq = self._next_seq
             self._write(segment, [pack_record_header(self._seed, seq, body), body], size)
@@ -306,15 +317,8 @@ class Spool:
         return newest.is_long(now, self._max_age) or self._segments[0].is_expired(now, self._max_age)
 
     def _roll(self) -> Segment:
-        """Make the next segment, drop the oldest ones that no longer fit or are too old, and return it."""
-        doomed: list[Segment] = []
-        kept_bytes = sum(segment.end for segment in self._segments)
-        now = self._monotonic()
-        for segment in self._segments:
-            if kept_bytes + self._segment_bytes <= self._max_bytes and not segment.is_expired(now, self._max_age):
-                break
-            doomed.append(segment)
-            kept_bytes -= segment.end
+        """Make the next segment, drop what has to go if it drops anything, and return it."""
+        doomed = self._doomed() if self._drops else []
         dropped_total = self._dropped_total + sum(segment.waiting_records for segment in doomed)
         header = SegmentHeader(
             epoch=self._epoch,
@@ -330,6 +334,18 @@ class Spool:
             if not segment.waiting_records:
                 self._discard(segment)
         return self._segments[-1]
+
+    def _doomed(self) -> list[Segment]:
+        """Return the oldest segments, those that a further one would take the room of, or that are too old."""
+        doomed: list[Segment] = []
+        kept_bytes = sum(segment.end for segment in self._segments)
+        now = self._monotonic()
+        for segment in self._segments:
+            if kept_bytes + self._segment_bytes <= self._max_bytes and not segment.is_expired(now, self._max_age):
+                break
+            doomed.append(segment)
+            kept_bytes -= segment.end
+        return doomed
 
     def _make(self, header: SegmentHeader) -> Segment:
         """Make a segment's file, durable with its name: the numbering goes on from it if all others are deleted."""

@@ -50,7 +50,7 @@ class RelayStatus:
             ("refused_batches_total", "Batches that the next hub will never take, set aside", forwarder.refused),
             ("renumbered_batches_total", "Batches passed on under an epoch made for them", forwarder.renumbered),
             ("forward_failures_total", "Posts of a batch that are made again", forwarder.failures),
-            ("wal_lost_batches_total", "Acknowledged batches that the disk gave back damaged", wal.lost),
+            ("wal_lost_batches_total", "Acknowledged batches that the disk damaged or lost", wal.lost),
         ):
             _single(page, name, "counter", words, count)
         oldest = wal.oldest_received_at

@@ -21,7 +21,7 @@ def render(status: HubStatus) -> bytes:
         ("duplicate_batches_total", "Batches acknowledged that were held already", counters.duplicates),
         ("flushed_batches_total", "Batches written to the store", counters.flushed_batches),
         ("flushed_rows_total", "Rows of samples written to the store", counters.flushed_rows),
-        ("wal_lost_batches_total", "Acknowledged batches that the disk gave back damaged", status.wal_lost),
+        ("wal_lost_batches_total", "Acknowledged batches that the disk damaged or lost", status.wal_lost),
         ("future_rows_total", "Rows dropped because they were measured in the future", counters.future_rows),
         ("repeated_rows_total", "Rows dropped as their batch had another of the same instant", counters.repeated_rows),
         ("forbidden_requests_total", "Requests that the token's role does not cover", counters.forbidden),
