@@ -1,6 +1,7 @@
 """GPUs in MIG mode: every MIG device to the unit, the parent without a utilisation, and what happens on the way."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -272,3 +273,34 @@ async def test_each_mig_device_has_its_own_processes_and_nobody_else_s(fake: Fak
     whole = device(round_, 1).processes
     assert whole is not None
     assert {process.pid for process in whole} >= {row[0] for row in everybody}
+
+
+async def test_what_a_second_compute_instance_did_is_not_the_first_one_s_when_it_is_gone(
+    fake: FakeNvml, start: Start
+) -> None:
+    """The samples before and after would have all that both did between them."""
+    cut = cut_into_mig(fake.scenario, 1, (0, 2))
+    fake.apply()
+    reader = start(fake)
+
+    async def activity() -> Value | Absent:
+        return parts(await reader.read(Lane.FAST), 1)[cut[0].uuid].values["gpu_sm_activity_ratio"]
+
+    async def is_compared() -> bool:
+        return not isinstance(await activity(), Absent)
+
+    await wait_until_async(is_compared, what="two samples")
+    guest = add_mig(fake.scenario, 1, 1)
+    guest.numbers[f"{G}GpuInstanceId"] = 7
+    fake.apply()
+    shared = time.monotonic()
+    assert await activity() == Absent(Reason.NO_DATA, f"{G}GpuInstanceId")
+    del fake.scenario.devices[1].parts["1.1"]
+    fake.apply()
+
+    async def is_long_enough() -> bool:
+        return time.monotonic() - shared > 0.2
+
+    await wait_until_async(is_long_enough, what="samples that could be compared")
+    assert isinstance(await activity(), Absent)
+    await wait_until_async(is_compared, what="two samples of its own")

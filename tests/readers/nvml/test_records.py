@@ -16,6 +16,7 @@ from gpufleet.readers.nvml.mapping import ROWS, absent_instance, map_device, map
 from gpufleet.readers.nvml.mapping.row import Modes, Row, read, read_every
 from gpufleet.readers.nvml.parse import absence_of
 from gpufleet.readers.nvml.protocol import (
+    NO_VALUE,
     UNTOUCHED,
     Answer,
     AttachedRecord,
@@ -154,6 +155,20 @@ def test_a_field_is_read_by_its_own_type() -> None:
     assert decode_fields(entry(7, b"")) == [[UNTOUCHED, None]]
     assert decode_fields(entry(0, bytes(8), timestamp=0)) == [[UNTOUCHED, None]]
     assert decode_fields(entry(3, bytes(8), code=3)) == [[3, None]]
+
+
+def test_all_ones_of_a_field_s_own_type_are_no_value() -> None:
+    """Whatever width its row expects: the driver's type tells how many ones there are."""
+
+    def entry(kind: int, bits: int) -> bytes:
+        return FIELD.pack(1, 0, 1, 0, kind, 0, bits)
+
+    for kind, width in {1: 32, 2: 64, 3: 64, 6: 16}.items():
+        assert decode_fields(entry(kind, 2**64 - 1)) == [[NO_VALUE, None]]
+        assert decode_fields(entry(kind, 2**width - 2)) == [[0, 2**width - 2]]
+    assert decode_fields(entry(3, 0xFFFF_FFFF)) == [[0, 0xFFFF_FFFF]]  # a counter of 64 bits on its way
+    assert decode_fields(entry(5, 2**64 - 1)) == [[0, -1]]  # one degree below
+    assert absence_of(NO_VALUE, "FI 1") == Absent(Reason.INVALID_VALUE, "FI 1")
 
 
 def test_each_call_has_one_breadcrumb() -> None:

@@ -38,13 +38,16 @@ class Memory:
             self._kept[name] = make()
         return self._kept[name]
 
+    def drop(self, name: str) -> None:
+        """Give up what is kept under a name, if anything is."""
+        close = getattr(self._kept.pop(name, None), "close", None)
+        if close is not None:
+            close()
+
     def forget(self) -> None:
         """Give everything up."""
-        kept, self._kept = self._kept, {}
-        for value in kept.values():
-            close = getattr(value, "close", None)
-            if close is not None:
-                close()
+        for name in list(self._kept):
+            self.drop(name)
 
 
 class Context(NamedTuple):

@@ -63,6 +63,7 @@ REASONS = {
     protocol.UNTOUCHED: Reason.NOT_REPORTED,
     protocol.NOT_OFFERED: Reason.NOT_IN_DRIVER,
     protocol.UNPROVEN: Reason.NOT_COLLECTED,
+    protocol.NO_VALUE: Reason.INVALID_VALUE,
 }
 """Code to reason; every other code is `driver_error` with its name as detail."""
 

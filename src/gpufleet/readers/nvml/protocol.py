@@ -25,6 +25,9 @@ UNPROVEN = -4
 NOT_ASKED = -5
 """Pseudo return code: the device is not in the role that the call is about."""
 
+NO_VALUE = -6
+"""Pseudo return code: the driver answered a field with all ones of the field's own type, which stand for no value."""
+
 LASTING_ENTRIES = frozenset({2, 3, 13, 26})
 """Codes of one entry of many that stay true until the device is attached again; it is not asked again."""
 

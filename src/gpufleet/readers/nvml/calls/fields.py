@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gpufleet.readers.nvml.calls.call import Call, custom
 from gpufleet.readers.nvml.context import INVALID_ARGUMENT, NOT_SUPPORTED, Context, check, raw_function
-from gpufleet.readers.nvml.protocol import LASTING_ENTRIES, NOT_OFFERED, UNPROVEN, UNTOUCHED, Value
+from gpufleet.readers.nvml.protocol import LASTING_ENTRIES, NO_VALUE, NOT_OFFERED, UNPROVEN, UNTOUCHED, Value
 
 FIELD_VALUES = "nvmlDeviceGetFieldValues"
 
@@ -50,6 +50,9 @@ FIELD = struct.Struct("<IIqqIiQ")
 
 _TYPES = {0: "<d", 1: "<I", 2: "<Q", 3: "<Q", 4: "<q", 5: "<i", 6: "<H"}
 """nvmlValueType_t to how the union is read."""
+
+_ALL_ONES = {1: 0xFFFF_FFFF, 2: 0xFFFF_FFFF_FFFF_FFFF, 3: 0xFFFF_FFFF_FFFF_FFFF, 6: 0xFFFF}
+"""nvmlValueType_t to what stands for no value (NVML_VALUE_NOT_AVAILABLE); of signed types it is a number."""
 
 _REFUSALS = (INVALID_ARGUMENT, NOT_SUPPORTED)
 """What a whole call may answer because of one entry that the driver does not know."""
@@ -155,7 +158,8 @@ def decode_fields(entries: bytes) -> list[Value]:
     """Decode nvmlFieldValue_t entries to a [code, value] each, every value by its own type.
 
     An entry is untouched when its code still is, or when a driver only zeroed it: a real answer has a
-    timestamp. A type that nvml.h does not have is untouched, too: nothing can be read from it.
+    timestamp. A type that nvml.h does not have is untouched, too: nothing can be read from it. All ones of an
+    unsigned type are no value.
     """
     found: list[Value] = []
     for _id, _scope, timestamp, latency, kind, code, bits in FIELD.iter_unpack(entries):
@@ -164,5 +168,6 @@ def decode_fields(entries: bytes) -> list[Value]:
         elif code:
             found.append([code, None])
         else:
-            found.append([0, struct.unpack_from(_TYPES[kind], bits.to_bytes(8, "little"))[0]])
+            value = struct.unpack_from(_TYPES[kind], bits.to_bytes(8, "little"))[0]
+            found.append([NO_VALUE, None] if value == _ALL_ONES.get(kind) else [0, value])
     return found

@@ -76,6 +76,7 @@ def find(context: Context) -> Finding:
     shared.update(id_ for id_, devices in ids.items() if devices > 1)
     for gone in known.keys() - {one.name for one in parts}:
         del known[gone]
+        context.memory.drop(_comparison_of(gone))
     return Finding(parts, len(parts))
 
 
@@ -117,18 +118,26 @@ def _placement(context: Context) -> Value:
 def _activity(context: Context) -> Value:
     """Ask the GPU for samples of the GPU instance; a device made anew in its place is compared afresh.
 
-    What several compute instances did in one GPU instance is nobody's own.
+    What several compute instances did in one GPU instance is nobody's own, also where only one of them is left: the
+    comparison starts anew.
     """
     nvml = context.nvml
     context.mark(PARENT)
     gpu = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(context.handle)
     context.mark(GPU_INSTANCE)
     number = nvml.nvmlDeviceGetGpuInstanceId(context.handle)
-    if number in context.memory.keep(SHARED, set):
-        raise nvml.NVMLError(NO_DATA)
     context.mark(UUID)
-    uuid = nvml.nvmlDeviceGetUUID(context.handle)
-    return gpm.in_turn(context._replace(handle=gpu), f"gpm {uuid}", gpm.PART_METRICS, number)
+    comparison = _comparison_of(nvml.nvmlDeviceGetUUID(context.handle))
+    if number in context.memory.keep(SHARED, set):
+        context.mark(GPU_INSTANCE)
+        context.memory.drop(comparison)
+        raise nvml.NVMLError(NO_DATA)
+    return gpm.in_turn(context._replace(handle=gpu), comparison, gpm.PART_METRICS, number)
+
+
+def _comparison_of(uuid: str) -> str:
+    """Return the name under which the samples of a MIG device are kept."""
+    return f"gpm {uuid}"
 
 
 def _most(context: Context) -> int:
