@@ -22,7 +22,7 @@ class FakeHub:
         self.posts: list[WireBatch] = []
         self.taken: list[WireBatch] = []
         self.takes_bundles = True
-        self.words = '{"detail": "as the test says"}'
+        self.words: str | None = None
         self.tokens: set[str] = set()
         self.url = ""
         self.arrived = asyncio.Event()
@@ -57,9 +57,12 @@ class FakeHub:
             answers = [self._judge(body)[0] for body in unpack(await request.read())]
             return web.json_response({"answers": [{"status": status} for status in answers]})
         if request.content_type != "application/vnd.gpufleet.batch":
-            return web.json_response({"detail": "what is that?"}, status=415)
+            return web.json_response({"error": "bad_content_type", "detail": "what is that?"}, status=415)
         status, headers = self._judge(await request.read())
-        return web.Response(text=self.words, status=status, headers=headers, content_type="application/json")
+        words = self.words
+        if words is None:
+            words = '{"status": "accepted"}' if status == 200 else '{"error": "as_told", "detail": "as the test says"}'
+        return web.Response(text=words, status=status, headers=headers, content_type="application/json")
 
     def _judge(self, body: bytes) -> Answer:
         batch = decode(body)

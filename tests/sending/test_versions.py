@@ -118,13 +118,26 @@ async def test_a_relay_keeps_it_too_and_passes_the_rest_on(tmp_path: Path, bundl
     wal.close()
 
 
+@pytest.mark.parametrize("status", [200, 204, 400, 409, 418, 422])
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{", '{"error": 5}', '{"error": "bad_batch"}', "[" * 5000, "<html>bad_version</html>"]
+    "content",
+    ["", "[]", "{", "{}", '{"error": 5}', '{"status": "ok"}', "[" * 5000, "<html>accepted, bad_version</html>"],
 )
-async def test_only_a_hub_s_own_word_makes_a_body_wait(content: str) -> None:
+async def test_who_does_not_answer_as_a_hub_takes_and_refuses_nothing(status: int, content: str) -> None:
     async with FakeHub.running() as hub:
         hub.words = content
-        hub.answer = lambda _: (400, {})
+        hub.answer = lambda _: (status, {})
+        async with HubClient(hub.url, name="test", timeout_seconds=5) as client:
+            answer = await client.post(of_version(1, 1))
+            assert answer.verdict is Verdict.LATER
+            assert "not as a hub does" in str(answer)
+
+
+@pytest.mark.parametrize(("status", "content"), [(400, '{"error": "bad_batch"}'), (413, "<html>nginx</html>")])
+async def test_what_is_refused_for_good(status: int, content: str) -> None:
+    async with FakeHub.running() as hub:
+        hub.words = content
+        hub.answer = lambda _: (status, {})
         async with HubClient(hub.url, name="test", timeout_seconds=5) as client:
             assert (await client.post(of_version(1, 1))).verdict is Verdict.REFUSED
 

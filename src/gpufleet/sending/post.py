@@ -4,6 +4,9 @@ What the hub does not take now (no answer, 5xx, 408, 429), or not from anybody a
 cluster (401, 403, 404, 405, 407, redirects), is to be posted again. So is a body of a version of the format that the
 hub does not read: a newer one will. 409 says that another machine counts under the same epoch. Any other 4xx is about
 that one body.
+
+Only a hub's own words count for that: the page of a proxy, a captive portal or another server takes nothing and refuses
+nothing, whatever its status. But 413 without them is about the body all the same: it would never get past that proxy.
 """
 
 import enum
@@ -31,17 +34,26 @@ WORDS = 300
 BAD_VERSION = "bad_version"
 """What a hub calls a batch in a version of the format that it does not read."""
 
-_CONFLICT = 409
 _FORBIDDEN = 403
+_CONFLICT = 409
+_TOO_LARGE = 413
 _LATER = frozenset({401, 403, 404, 405, 407, 408, 425, 429})
 _DECODER = msgspec.json.Decoder(BundleAnswer)
 
 
-class _Error(msgspec.Struct):
+class _Words(msgspec.Struct):
     error: str = ""
+    status: str = ""
+    answers: msgspec.Raw = msgspec.Raw()
+
+    def are_of_a_hub(self, status: int) -> bool:
+        """Tell whether this is how a hub answers with that status."""
+        if status >= 300:
+            return bool(self.error)
+        return self.status in ("accepted", "duplicate") or bool(self.answers)
 
 
-_ERROR_DECODER = msgspec.json.Decoder(_Error)
+_WORDS_DECODER = msgspec.json.Decoder(_Words)
 
 
 class Verdict(enum.Enum):
@@ -61,16 +73,20 @@ class Answer(msgspec.Struct, frozen=True):
         words: what it said, or why there was no answer.
         retry_after: seconds that it asks to be left alone, or None.
         error: what it calls the error, or empty.
+        by_hub: whether these are the words of a hub.
     """
 
     status: int
     words: str
     retry_after: float | None = None
     error: str = ""
+    by_hub: bool = True
 
     @property
     def verdict(self) -> Verdict:
         """What to do."""
+        if not self.by_hub and self.status != _TOO_LARGE:
+            return Verdict.LATER
         if 200 <= self.status < 300:
             return Verdict.TAKEN
         if self.status == _CONFLICT:
@@ -85,7 +101,9 @@ class Answer(msgspec.Struct, frozen=True):
         return self.status == _FORBIDDEN or self.error == BAD_VERSION
 
     def __str__(self) -> str:
-        return f"answers {self.status}: {self.words[:WORDS]}" if self.status else self.words[:WORDS]
+        if not self.status:
+            return self.words[:WORDS]
+        return f"answers {self.status}{'' if self.by_hub else ', not as a hub does'}: {self.words[:WORDS]}"
 
 
 class HubClient:
@@ -162,7 +180,8 @@ class HubClient:
                 retry_after = parse_retry_after(answer.headers.get("Retry-After", ""), datetime.now(UTC))
                 content = await _read(answer)
                 words = content.decode("utf-8", "replace").strip()
-                return Answer(answer.status, words, retry_after, _error(answer.status, content))
+                said = _said(content)
+                return Answer(answer.status, words, retry_after, said.error, by_hub=said.are_of_a_hub(answer.status))
         except ConfigError as error:
             return Answer(0, str(error))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -195,11 +214,9 @@ def _each(whole: Answer, count: int) -> list[Answer]:
     return [Answer(one.status, f"{one.error}: {one.detail}", one.retry_after, one.error) for one in answers]
 
 
-def _error(status: int, content: bytes) -> str:
-    """Return what a hub calls an error; empty where whoever answers is no hub."""
-    if status < 400:
-        return ""
+def _said(content: bytes) -> _Words:
+    """Read the words of a hub; none where whoever answers is no hub."""
     try:
-        return _ERROR_DECODER.decode(content).error
+        return _WORDS_DECODER.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return ""
+        return _Words()
