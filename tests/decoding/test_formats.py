@@ -52,6 +52,7 @@ EXAMPLES: dict[str, bytes] = {
     "nvidia-smi-text": (DATA / "text-vgpu-guest-a6000-24q-unlicensed-unrestricted.txt").read_bytes(),
     "nvidia-smi-csv": csv_of("capture-h200__590.48.01.txt"),
     "nvidia-smi-capture": (DATA / "capture-h200-mig__590.48.01.txt").read_bytes(),
+    "prometheus": (DATA.parent / "exposition" / "dcgm-exporter-l40s-vm.txt").read_bytes(),
     "snapshot": encode_snapshot(example_snapshot()),
     "batch": body(1),
     "bundle": pack([body(1), body(2)]),

@@ -5,15 +5,15 @@ from gpufleet.decoding.bundle import BUNDLE
 from gpufleet.decoding.capture import CAPTURE
 from gpufleet.decoding.csv import CSV
 from gpufleet.decoding.format import MAX_BYTES, Decoded, Format, Source
+from gpufleet.decoding.prometheus import PROMETHEUS
 from gpufleet.decoding.segment import SEGMENT
 from gpufleet.decoding.snapshot import SNAPSHOT
 from gpufleet.decoding.text import TEXT
 from gpufleet.decoding.xml import XML
 from gpufleet.model.errors import WireError, WireLimitError
 
-# The order is that of recognition: those that know themselves by a mark come first. Pages of other exporters
-# (Prometheus text) belong before CSV, which takes any line with commas.
-FORMATS: tuple[Format, ...] = (SEGMENT, SNAPSHOT, CAPTURE, XML, TEXT, BUNDLE, BATCH, CSV)
+# The order is that of recognition: those that know themselves by a mark come first; CSV takes any line with commas.
+FORMATS: tuple[Format, ...] = (SEGMENT, SNAPSHOT, CAPTURE, XML, TEXT, BUNDLE, BATCH, PROMETHEUS, CSV)
 
 
 def decode(source: Source, name: str | None = None) -> tuple[Format, Decoded]:

@@ -1,0 +1,221 @@
+"""Pages of other projects are the oracle: what stands on them, to the unit, and nothing that they do not say."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.dialects.dialect import Dialect
+from gpufleet.dialects.known import DIALECTS, recognise
+from gpufleet.dialects.reading import Read, read
+from gpufleet.exporters.prometheus import PrometheusExporter
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, MetricKind
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Value
+from gpufleet.model.text import clean
+from gpufleet.model.view import ViewKind
+from tests.support.snapshots import example_snapshot
+
+PAGES = Path(__file__).parents[1] / "data" / "exposition"
+AT = 1_790_000_000_000_000_000
+BY_NAME = {dialect.name: dialect for dialect in DIALECTS}
+
+
+def of_text(text: str) -> tuple[Dialect, Read]:
+    page = TextParser().parse(text.encode())
+    dialect = recognise(series.name for series in page.series)
+    assert dialect is not None
+    return dialect, read(dialect, page.series, page.values, page.times, AT, reader=dialect.name)
+
+
+def of_page(name: str) -> tuple[Dialect, Read]:
+    return of_text((PAGES / f"{name}.txt").read_text())
+
+
+def told(found: Read, machine: str) -> dict[str | None, dict[str, Value | Absent]]:
+    """View key to everything that is told of it."""
+    merged: dict[str | None, dict[str, Value | Absent]] = {}
+    for sample in found.machines[machine]:
+        assert sample.provenance is Provenance.IMPORTED
+        merged.setdefault(sample.view.key if sample.view else None, {}).update(sample.values)
+    return merged
+
+
+def test_every_row_is_a_metric_with_those_dimensions() -> None:
+    for dialect in DIALECTS:
+        assert not set(dialect.families) & set(dialect.unread)
+        for family in dialect.families.values():
+            metric = CATALOGUE[family.metric]
+            assert len(family.dims) == len(metric.dims), family.name
+            assert metric.kind in (MetricKind.GAUGE, MetricKind.COUNTER)
+            assert dialect.is_mine(family.name)
+
+
+def test_a_gpu_passed_into_a_vm_to_the_unit() -> None:
+    dialect, found = of_page("dcgm-exporter-l40s-vm")
+    assert dialect.name == "dcgm-exporter"
+    assert not found.unknown
+    assert set(found.unread) == {"DCGM_FI_DEV_VGPU_LICENSE_STATUS"}
+    (view,) = {sample.view for sample in found.machines["gpu1-wl8sg"]}
+    assert view is not None
+    assert (view.uuid, view.pci_address) == ("GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43", "0000:00:07.0")
+    values = told(found, "gpu1-wl8sg")["gpu/GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43"]
+    memory = values.pop("gpu_memory_temperature_celsius")
+    assert isinstance(memory, Absent)
+    assert memory.reason is Reason.NOT_SUPPORTED  # the page says 0: this board has no such sensor
+    assert values == {
+        "gpu_name": "NVIDIA L40S",
+        "gpu_sm_clock_hertz": 210_000_000,
+        "gpu_memory_clock_hertz": 405_000_000,
+        "gpu_temperature_celsius": 32,
+        "gpu_power_watts": 35.686,
+        "gpu_energy_joules_total": 5_551_899.58,
+        "gpu_pcie_replays_total": 0,
+        "gpu_utilization_ratio": 0,
+        "gpu_memory_activity_ratio": 0,
+        "gpu_encoder_utilization_ratio": 0,
+        "gpu_decoder_utilization_ratio": 0,
+        "gpu_memory_free_bytes": 45_459 << 20,
+        "gpu_memory_used_bytes": 0,
+        "gpu_memory_reserved_bytes": 608 << 20,
+        "gpu_remapped_rows_uncorrectable": 0,
+        "gpu_remapped_rows_correctable": 0,
+        "gpu_row_remap_failed": 0,
+        "gpu_graphics_activity_ratio": 0.0,
+        "gpu_tensor_activity_ratio": 0.0,
+        "gpu_dram_activity_ratio": 0.000131,
+        "gpu_pcie_transmit_bytes_per_second": 175_084,
+        "gpu_pcie_receive_bytes_per_second": 19_831,
+    }
+
+
+def test_a_vgpu_guest_says_only_what_it_sees() -> None:
+    _, found = of_page("dcgm-exporter-h100-vgpu-guest")
+    (machine,) = found.machines
+    (values,) = told(found, machine).values()
+    assert values["gpu_sm_clock_hertz"] == 1_755_000_000
+    assert not {"gpu_temperature_celsius", "gpu_power_watts", "gpu_energy_joules_total"} & set(values)
+    xid = values["gpu_last_xid"]
+    assert isinstance(xid, Absent)
+    assert xid.reason is Reason.NO_DATA
+
+
+def test_a_mig_instance_is_no_gpu() -> None:
+    _, found = of_page("dcgm-exporter-mig")
+    values = told(found, "della-l01g1")
+    assert values == {
+        "mig/instance/GPU-d6dd33b9-.../7": {"gpu_memory_used_bytes": 8543 << 20, "gpu_name": "NVIDIA A100 80GB PCIe"}
+    }
+    (view, *_) = [sample.view for sample in found.machines["della-l01g1"]]
+    assert view is not None
+    assert view.parent == "gpu/GPU-d6dd33b9-..."
+
+
+def test_all_smi_with_instances() -> None:
+    dialect, found = of_page("all-smi-mock-vgpu")
+    assert dialect.name == "all-smi"
+    values = told(found, "node-0001")
+    gpu = values["gpu/GPU-3f2504e0-4f89-11d3-9a0c-0305e82c3301"]
+    assert gpu["gpu_utilization_ratio"] == 0.6341
+    assert gpu["gpu_memory_total_bytes"] == 206_158_430_208
+    assert gpu["gpu_power_watts"] == 512.883
+    assert sum(str(key).startswith("vgpu/") for key in values) == 8
+    for key, of_view in values.items():
+        if str(key).startswith("vgpu/"):  # its "utilization" is one process's lifetime average
+            assert set(of_view) == {"gpu_memory_used_bytes", "gpu_memory_total_bytes"}
+    parents = {sample.view.parent for sample in found.machines["node-0001"] if sample.view and sample.view.parent}
+    assert parents == {key for key in values if str(key).startswith("gpu/")}
+
+
+def test_both_generations_of_all_smis_labels() -> None:
+    old = 'all_smi_gpu_utilization{gpu="A", instance="n", uuid="GPU-1", index="3"} 50\n'
+    new = 'all_smi_gpu_utilization{gpu="A", instance="n", gpu_uuid="GPU-1", gpu_index="3"} 50\n'
+    assert of_text(old)[1].machines == of_text(new)[1].machines
+    assert of_text('all_smi_gpu_utilization{gpu="A", instance="n"} 50\n')[1].nameless == 1
+
+
+@pytest.mark.parametrize("name", [path.stem for path in sorted(PAGES.glob("*.txt"))])
+def test_every_series_of_a_page_is_accounted_for(name: str) -> None:
+    page = TextParser().parse((PAGES / f"{name}.txt").read_bytes())
+    dialect, found = of_page(name)
+    for series in page.series:
+        assert series.name in dialect.families or series.name in found.unread or series.name in found.unknown
+
+
+@pytest.mark.parametrize("sentinel", [2147483632, 2147483634, 9223372036854775794, 140737488355330.0])
+def test_a_blank_that_an_exporter_lets_through_is_no_value(sentinel: float) -> None:
+    _, found = of_text(f'DCGM_FI_DEV_POWER_USAGE{{UUID="GPU-1",Hostname="n"}} {sentinel}\n')
+    assert isinstance(told(found, "n")["gpu/GPU-1"]["gpu_power_watts"], Absent)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-1", "101"])
+def test_what_no_utilisation_can_be_is_none(value: str) -> None:
+    _, found = of_text(f'DCGM_FI_DEV_GPU_UTIL{{UUID="GPU-1",Hostname="n"}} {value}\n')
+    absent = told(found, "n")["gpu/GPU-1"]["gpu_utilization_ratio"]
+    assert isinstance(absent, Absent)
+    assert absent.reason is Reason.INVALID_VALUE
+
+
+def test_a_gpu_that_several_pods_share_is_counted_once() -> None:
+    line = 'DCGM_FI_DEV_GPU_UTIL{{UUID="GPU-1",Hostname="n",pod="{pod}"}} {value}\n'
+    same = line.format(pod="a", value=40) + line.format(pod="b", value=40)
+    assert told(of_text(same)[1], "n")["gpu/GPU-1"]["gpu_utilization_ratio"] == 0.4
+    apart = line.format(pod="a", value=40) + line.format(pod="b", value=10)
+    absent = told(of_text(apart)[1], "n")["gpu/GPU-1"]["gpu_utilization_ratio"]
+    assert isinstance(absent, Absent)
+
+
+def test_values_keep_their_own_instants() -> None:
+    text = (
+        'DCGM_FI_DEV_GPU_UTIL{UUID="GPU-1",Hostname="n"} 40 1700000000000\n'
+        'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-1",Hostname="n"} 40 1700000015000\n'
+        'DCGM_FI_DEV_POWER_USAGE{UUID="GPU-1",Hostname="n"} 300\n'
+    )
+    instants = {sample.measured_at for sample in of_text(text)[1].machines["n"] if "gpu_name" not in sample.values}
+    assert instants == {1_700_000_000_000_000_000, 1_700_000_015_000_000_000, AT}
+
+
+def test_a_page_in_two_dialects_is_read_in_one() -> None:
+    dcgm = 'DCGM_FI_DEV_GPU_UTIL{UUID="GPU-1",Hostname="n"} 40\nDCGM_FI_DEV_GPU_TEMP{UUID="GPU-1",Hostname="n"} 40\n'
+    smi = 'all_smi_gpu_utilization{gpu="A", instance="n", gpu_uuid="GPU-1", gpu_index="0"} 50\n'
+    dialect, found = of_text(smi + dcgm)
+    assert dialect.name == "dcgm-exporter"
+    assert set(found.unknown) == {"all_smi_gpu_utilization"}
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_a_label_cannot_forge_another_machine(pod: str, name: str) -> None:
+    def escape(text: str) -> str:
+        return text.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+    line = (
+        f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="GPU-1",modelName="{escape(name)}",Hostname="n",pod="{escape(pod)}"}} 40\n'
+    )
+    _, found = of_text(line)
+    assert list(found.machines) == ["n"]
+    assert {sample.view.uuid for sample in found.machines["n"] if sample.view} == {"GPU-1"}
+
+
+def test_our_own_page_says_what_the_snapshot_says() -> None:
+    snapshot = example_snapshot()
+    dialect, found = of_text(PrometheusExporter().render(snapshot).decode())
+    assert dialect.name == "gpufleet"
+    assert not found.unknown
+    (machine,) = found.machines  # its control characters are gone
+    assert machine == clean(snapshot.node.name)
+    values = told(found, machine)
+    for device in snapshot.devices:
+        for name, reading in device.readings.items():
+            if CATALOGUE[name].kind is MetricKind.INFO and reading.value is None:
+                continue
+            if name in ("gpu_pci_address", "mig_profile", "vgpu_type", "vgpu_vm_id"):
+                continue  # labels of every series
+            expected = reading.value if reading.absent is None else Absent(reading.absent)
+            assert values[device.key][name] == expected, name
+    for name, reading in snapshot.host.readings.items():
+        if reading.value is not None:
+            assert values[None][name] == reading.value
+    assert {sample.view.kind for sample in found.machines[machine] if sample.view} <= set(ViewKind)
