@@ -79,6 +79,23 @@ async def test_a_hub_that_runs_and_one_that_was_killed(tmp_path: Path) -> None:
         assert "3 batches" in site.examine()["log"]["found"]
 
 
+async def test_what_another_hub_says_is_not_taken_for_this_one_s(tmp_path: Path) -> None:
+    (tmp_path / "this").mkdir()
+    site = Site(tmp_path / "this", NEVER_FLUSHED)
+    with site.start() as hub:
+        await site.post(3)
+        hub.kill()
+    (tmp_path / "other").mkdir()
+    other = Site(tmp_path / "other")
+    with other.start():
+        checks = site.examine("--hub", other.url)
+        own = other.examine()
+    assert checks["daemon"]["verdict"] == "warning"
+    assert "another hub or relay" in checks["daemon"]["found"]
+    assert checks["log"]["found"].startswith("3 batches of ")
+    assert own["daemon"]["verdict"] == "ok"
+
+
 async def test_clocks_of_senders_as_a_hub_says_and_as_its_registry_remembers(tmp_path: Path) -> None:
     site = Site(tmp_path)
     with site.start() as hub:

@@ -89,6 +89,7 @@ class HubFacts(msgspec.Struct, frozen=True, kw_only=True):
         listen, auth, tls, insecure: of the configuration.
         holder: process that has the log open, 0 for none, or why that is not known.
         daemon: what the running one says, or why it says nothing.
+        another_answers: at the address there is one that has not opened this log.
         disk, clock, registry, store, waiting, certificate: see there; None where there is nothing of the kind.
         wal_max_bytes: what may wait.
         skews: sender to how many seconds its clock is ahead of the hub's (less what its newest batch travelled).
@@ -106,6 +107,7 @@ class HubFacts(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     holder: int | str = "not looked for"
     daemon: Daemon | str = "not asked"
+    another_answers: bool = False
     disk: Disk | str = "not looked at"
     clock: KernelClock | str = "not asked"
     registry: Kept | str | None = "not looked at"

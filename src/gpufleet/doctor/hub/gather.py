@@ -15,7 +15,7 @@ from gpufleet.doctor.hub.certificate import look_at_certificate
 from gpufleet.doctor.hub.data import look_at_registry, look_at_store, skews_kept, skews_told, tokens_of
 from gpufleet.doctor.hub.disk import look_at_disk
 from gpufleet.doctor.hub.facts import Certificate, Daemon, Disk, HubFacts, KernelClock, Waiting
-from gpufleet.doctor.hub.locks import holder_of
+from gpufleet.doctor.hub.locks import holder_of, is_held
 from gpufleet.hub.wal import depth_of
 from gpufleet.model.answer import SenderRecord
 from gpufleet.model.errors import GpufleetError
@@ -40,8 +40,13 @@ def gather_hub(config: HubConfig, ask: Ask, access: LocalAccess, now: dt.datetim
         name: the host by which people ask the hub, where that was told.
     """
     folder = config.folder
-    holder = _tried(lambda: holder_of(folder / "wal" / "lock"))
+    lock = folder / "wal" / "lock"
+    holder = _tried(lambda: holder_of(lock))
     daemon = _tried(lambda: _daemon(ask))
+    another = False
+    if holder == 0 and isinstance(daemon, Daemon):
+        another = _tried(lambda: is_held(lock)) is False
+        holder, daemon = (0, "another one answers at its address") if another else (-1, daemon)
     clock = access.kernel_clock()
     stranger = _stranger(folder)
     is_hub, asks_tokens = config.relay.to is None, config.auth == "tokens"
@@ -58,6 +63,7 @@ def gather_hub(config: HubConfig, ask: Ask, access: LocalAccess, now: dt.datetim
         insecure=config.insecure_listen,
         holder=holder,
         daemon=daemon,
+        another_answers=another,
         disk=_tried(lambda: _disk(folder, now)),
         clock="adjtimex(2) cannot be asked here" if clock is None else KernelClock(*clock),
         registry=closed or look_at_registry(config) if is_hub or asks_tokens else None,

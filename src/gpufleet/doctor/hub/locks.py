@@ -1,4 +1,4 @@
-"""Who holds a lock, without trying to take it: for a moment, trying would keep a daemon from starting."""
+"""Who holds a lock: looked up first, as trying would keep a daemon from starting for a moment."""
 
 import os
 import re
@@ -28,3 +28,24 @@ def holder_of(file: Path, locks: Path = LOCKS) -> int:
         if found and (int(found[2], 16), int(found[3], 16), int(found[4])) == wanted:
             return int(found[1]) or -1
     return 0
+
+
+def is_held(file: Path) -> bool:
+    """Try whether a process holds a file: btrfs and overlays show /proc/locks another device than stat(2) shows.
+
+    Raises:
+        OSError: if the file cannot be opened.
+    """
+    import fcntl
+
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

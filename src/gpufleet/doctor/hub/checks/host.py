@@ -24,6 +24,10 @@ def check_daemon(facts: HubFacts) -> Check:
             mend = "see its log, and the checks below"
             return Check(name=name, verdict=Verdict.FAILED, proves=proves, found=found, mend=mend)
         return Check(name=name, verdict=Verdict.OK, proves=proves, found=found)
+    if facts.another_answers:
+        found = f"nobody has the log in {facts.folder} open: who answers at the address is another hub or relay"
+        mend = "is this its configuration? --config FILE or --state FOLDER, as the daemon has it"
+        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
     if holder == 0:
         found = "it is stopped: nobody has its log open"
         mend = "start it: systemctl start gpufleet-hub"
