@@ -39,6 +39,10 @@ def agent(
     cluster: Annotated[str | None, typer.Option(metavar="ID", help="The cluster of this machine.")] = None,
     node: Annotated[str | None, typer.Option(metavar="NAME", help="Name to report instead of the host name.")] = None,
     state: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the spool is kept.")] = None,
+    dialect: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Whose names /metrics has: gpufleet, dcgm-exporter, or both with a comma."),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
 ) -> None:
     """Read this node on its schedule, serve what is known, push it to a hub. Runs until stopped."""
@@ -56,9 +60,10 @@ def agent(
             "cluster": cluster,
             "node": node,
             "state": state,
+            "metrics.dialects": dialect.split(",") if dialect else None,
             "log_level": log_level,
         },
-        named={"hub.url": "--hub"},
+        named={"hub.url": "--hub", "metrics.dialects": "--dialect"},
     )
     set_up_logs(settings.log_level)
     run_until_stopped(lambda stop: run_agent(settings, stop))

@@ -142,6 +142,18 @@ class SpoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     backfill_per_second: Annotated[float, msgspec.Meta(ge=0.1, le=100_000)] = 50.0
 
 
+class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The page `/metrics`.
+
+    Attributes:
+        dialects: under whose names readings stand there: `gpufleet`, `dcgm-exporter`, or both.
+    """
+
+    dialects: Annotated[tuple[Literal["gpufleet", "dcgm-exporter"], ...], msgspec.Meta(min_length=1, max_length=2)] = (
+        "gpufleet",
+    )
+
+
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The agent.
 
@@ -154,7 +166,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             that none is asked for.
         state: folder of the spool; `agent/` is made in it.
         log_level: the least severe message that is logged.
-        tls, lanes, readers, hub, spool: see there.
+        tls, lanes, metrics, readers, hub, spool: see there.
     """
 
     node: Name | None = None
@@ -166,6 +178,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     tls: TlsConfig = TlsConfig()
     lanes: Lanes = Lanes()
+    metrics: MetricsConfig = MetricsConfig()
     readers: Readers = Readers()
     hub: HubConfig = HubConfig()
     spool: SpoolConfig = SpoolConfig()

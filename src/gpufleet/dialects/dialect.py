@@ -19,6 +19,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
         times, over: theirs `* times / over` is ours.
         dims: their labels that are our dimensions, in our order.
         zero: what it means that they write 0, where that is no measurement.
+        real: whether they write a number with a fraction.
+        counter: whether they call it a counter.
     """
 
     name: str
@@ -27,6 +29,8 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     over: int = 1
     dims: tuple[str, ...] = ()
     zero: Reason | None = None
+    real: bool = False
+    counter: bool = False
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,15 +1,21 @@
 """What the agent counts about itself, as Prometheus families on the same page as the snapshot."""
 
+from collections.abc import Collection
+
 from gpufleet.agent.stats import AgentStats, QueueStats, SendStats
+from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
+from gpufleet.exporters.dcgm_exporter import add_dcgm
 from gpufleet.exporters.exposition import Page, labelled
 from gpufleet.exporters.prometheus import render_page
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.time import NANOS
 
 
-def render_agent_page(snapshot: Snapshot, stats: AgentStats) -> bytes:
-    """Return the page that an agent serves: the snapshot, and the agent's own figures."""
-    page = render_page(snapshot)
+def render_agent_page(snapshot: Snapshot, stats: AgentStats, dialects: Collection[str] = ("gpufleet",)) -> bytes:
+    """Return the page that an agent serves: the snapshot under each dialect's names, and the agent's own figures."""
+    page = render_page(snapshot) if "gpufleet" in dialects else Page()
+    if DCGM_EXPORTER.name in dialects:
+        add_dcgm(page, snapshot)
     node = labelled({"node": snapshot.node.name})
     _gauge(page, "gpufleet_agent_start_timestamp_seconds", "When the agent started, since 1970")
     page.add("gpufleet_agent_start_timestamp_seconds", node, stats.started_at / NANOS)

@@ -23,8 +23,12 @@ class Page:
 
     def add(self, family: str, labels: str, value: float) -> None:
         """Add one series; `labels` as `labelled` writes them, or empty for none."""
+        self.add_text(family, labels, number(value))
+
+    def add_text(self, family: str, labels: str, value: str) -> None:
+        """Add one series whose value is written already."""
         series = f"{family}{{{labels}}}" if labels else family
-        self._lines[family].append(f"{series} {number(value)}\n")
+        self._lines[family].append(f"{series} {value}\n")
 
     def encode(self) -> bytes:
         """Return the page."""

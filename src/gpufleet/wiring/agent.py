@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import socket
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,7 +86,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             machine=Machine(name=name),
             name=config.node,
             clock=clock,
-            render=render_agent_page,
+            render=partial(render_agent_page, dialects=config.metrics.dialects),
             delivery=await _delivery(config, name, clock, stack),
             capabilities=capabilities(config.readers, binding=has_binding()),
             keeper=Keeper(folder / "events.json"),

@@ -1,0 +1,94 @@
+"""Our page under dcgm-exporter's names, beside pages that it wrote itself."""
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpufleet.agent.stats import AgentStats
+from gpufleet.decoding import decode
+from gpufleet.decoding.format import Source
+from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
+from gpufleet.exporters.agent_stats import render_agent_page
+from gpufleet.exporters.dcgm_exporter import add_dcgm, written
+from gpufleet.exporters.exposition import Page
+from gpufleet.model.snapshot import Snapshot
+from tests.support.snapshots import example_snapshot
+
+PAGES = Path(__file__).parents[1] / "data" / "exposition"
+
+
+def rendered(snapshot: Snapshot) -> list[str]:
+    page = Page()
+    add_dcgm(page, snapshot)
+    return page.encode().decode().splitlines()
+
+
+@pytest.mark.parametrize("name", ["dcgm-exporter-l40s-vm", "dcgm-exporter-h100-vgpu-guest"])
+def test_a_page_of_the_real_one_comes_back_line_by_line(name: str) -> None:
+    """Read its page, and write what was read: series, labels, their order and the numbers are its own."""
+    text = (PAGES / f"{name}.txt").read_text()
+    _, decoded = decode(Source(content=text.encode(), name="file", at=1_790_000_000_000_000_000))
+    (snapshot,) = decoded.snapshots
+    ours = [line for line in rendered(snapshot) if not line.startswith("#")]
+    theirs = [
+        line
+        for line in text.splitlines()
+        if not line.startswith("#")
+        and line.partition("{")[0] in DCGM_EXPORTER.families
+        and not (line.endswith(" 0") and "MEMORY_TEMP" in line)  # what is no measurement is not repeated
+        and "XID_ERRORS" not in line
+    ]
+    assert len(ours) == len(theirs) > 8
+    for our, their in zip(sorted(ours), sorted(theirs), strict=True):
+        # Two labels come from elsewhere than this page's values; what a pod holds is attribution's.
+        their = re.sub(r',DCGM_FI_DRIVER_VERSION="[^"]*"(,[^}]*)?}', "}", their).replace(
+            'device="nvidia0"', 'device=""'
+        )
+        our = re.sub(r',hostname="[^"]*",DCGM_FI_DRIVER_VERSION="[^"]*"}', "}", our)
+        assert our == their
+
+
+def test_labels_stand_in_the_order_that_dashboards_expect() -> None:
+    series = next(line for line in rendered(example_snapshot()) if line.startswith("DCGM_FI_DEV_GPU_UTIL"))
+    assert re.findall(r'(\w+)="', series) == [
+        *("gpu", "UUID", "pci_bus_id", "device", "modelName", "Hostname", "hostname", "DCGM_FI_DRIVER_VERSION")
+    ]
+
+
+def test_the_reference_parser_reads_it() -> None:
+    text = "\n".join(rendered(example_snapshot())) + "\n"
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    used = families["DCGM_FI_DEV_FB_USED"].samples
+    assert used[0].value == 1024
+    power = families["DCGM_FI_DEV_POWER_USAGE"].samples
+    assert power[0].value == 312.5
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs"),
+    [
+        ("DCGM_FI_DEV_GPU_UTIL", 0.87, "87"),
+        ("DCGM_FI_DEV_GPU_UTIL", 0.29, "29"),
+        ("DCGM_FI_DEV_FB_USED", (1 << 20) * 3 + 5, "3"),
+        ("DCGM_FI_DEV_SM_CLOCK", 1_980_000_000, "1980"),
+        ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", 5_551_899.58, "5551899580"),
+        ("DCGM_FI_DEV_POWER_USAGE", 35.686, "35.686000"),
+        ("DCGM_FI_PROF_DRAM_ACTIVE", 0.000131, "0.000131"),
+        ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", 2**60 + 1, str(2**60 + 1)),
+    ],
+)
+def test_values_are_in_their_units(name: str, ours: float, theirs: str) -> None:
+    assert written(DCGM_EXPORTER.families[name], ours) == theirs
+
+
+def test_an_agent_speaks_the_dialects_it_was_told_to() -> None:
+    snapshot, stats = example_snapshot(), AgentStats(started_at=1, lanes={})
+    both = render_agent_page(snapshot, stats, ("gpufleet", "dcgm-exporter")).decode()
+    alone = render_agent_page(snapshot, stats, ("dcgm-exporter",)).decode()
+    assert "DCGM_FI_DEV_GPU_UTIL{" in both
+    assert "gpufleet_gpu_utilization_ratio{" in both
+    assert "gpufleet_gpu_utilization_ratio{" not in alone
+    assert "gpufleet_agent_start_timestamp_seconds" in alone
+    assert "DCGM_" not in render_agent_page(snapshot, stats).decode()
