@@ -131,3 +131,26 @@ async def test_a_sample_of_process_0_is_nobody_s(fake: FakeNvml, start: Start) -
     assert sample.processes
     shares = {process.values[name] for process in sample.processes for name in SHARES}
     assert shares == {Absent(Reason.NO_DATA, UTILIZATION)}
+
+
+async def test_a_sample_is_not_told_again_after_the_device_was_attached_anew(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    first = device(await reader.read(Lane.FAST), 3).processes
+    assert first
+    assert 0.4 in [process.values["sm_utilization_ratio"] for process in first]
+    await reader.read(Lane.STATIC)
+    second = device(await reader.read(Lane.FAST), 3).processes
+    assert second
+    why = Absent(Reason.NO_DATA, UTILIZATION)
+    assert {process.values[name] for process in second for name in SHARES} == {why}
+
+
+async def test_samples_of_before_the_clock_was_set_back_are_none_of_now(fake: FakeNvml, start: Start) -> None:
+    said = fake.scenario.devices[3]
+    pid, at = said.rows[f"{G}ProcessUtilization"][0][:2]
+    said.rows[f"{G}ProcessUtilization"] = [(pid, 4_000_000_000_000_000, 90, 91, 92, 93), (pid, at, 1, 2, 3, 4)]
+    fake.apply()
+    processes = device(await start(fake).read(Lane.FAST), 3).processes
+    assert processes
+    (process,) = [each for each in processes if each.pid == pid]
+    assert [process.values[name] for name in SHARES] == [0.01, 0.02, 0.03, 0.04]

@@ -163,6 +163,31 @@ async def test_without_a_new_sample_there_is_no_value_and_no_error(
     assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.08
 
 
+async def test_a_sample_is_not_told_again_after_the_device_was_attached_anew(fake: FakeNvml, start: Start) -> None:
+    (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
+    fake.scenario.devices[2].rows[USE] = [use_of(3200, 1_700_000_000_000_000)]
+    fake.apply()
+    reader, uuid = start(fake), said.texts[f"{I}UUID"] or ""
+    assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.2
+    await reader.read(Lane.STATIC)
+    told = parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"]
+    assert isinstance(told, Absent)
+    assert told.reason is Reason.NO_DATA
+
+
+async def test_samples_of_before_the_clock_was_set_back_are_none_of_now(fake: FakeNvml, start: Start) -> None:
+    (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
+    host, ahead = fake.scenario.devices[2], 4_000_000_000_000_000
+    host.rows[USE] = [(ahead, 3200, 90, 91, 92, 93, 94, 95)]
+    fake.apply()
+    reader, uuid = start(fake), said.texts[f"{I}UUID"] or ""
+    assert isinstance(parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"], Absent)
+    host.rows[USE].append(use_of(3200))
+    fake.apply()
+    for _ in range(2):
+        assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.2
+
+
 async def test_the_newest_of_many_samples_counts(fake: FakeNvml, start: Start) -> None:
     """More samples than there is room for at first, the newest in the middle, and one instance without any of now."""
     shared = share_as_vgpus(fake.scenario, 2, 2)

@@ -27,9 +27,14 @@ class Memory:
     """What the calls of one device keep between rounds, by name; forgotten when it is attached again.
 
     A value that holds something of the driver's has a method `close`.
+
+    Attributes:
+        seen: time stamp in microseconds of the newest sample that was taken, by function. Never forgotten: the driver
+            keeps its samples over an attachment, and an old one must not be told again as one of now.
     """
 
     def __init__(self) -> None:
+        self.seen: dict[str, int] = {}
         self._kept: dict[str, Any] = {}
 
     def keep(self, name: str, make: Callable[[], Any]) -> Any:

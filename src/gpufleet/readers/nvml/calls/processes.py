@@ -3,6 +3,7 @@
 import ctypes
 import struct
 
+from gpufleet.readers.nvml.calls import stamps
 from gpufleet.readers.nvml.calls.call import Call, Calls, custom
 from gpufleet.readers.nvml.calls.fields import Fields
 from gpufleet.readers.nvml.context import INSUFFICIENT_SIZE, NOT_FOUND, Context, check, raw_function
@@ -79,8 +80,8 @@ def _utilization(context: Context) -> Value:
     It asks the library itself: in the binding, no sample since the last look is an error.
     """
     function = raw_function(context, UTILIZATION)
-    seen: dict[str, int] = context.memory.keep(UTILIZATION, dict)
-    since, count = ctypes.c_ulonglong(seen.get("last", 0)), ctypes.c_uint(0)
+    last, latest = stamps.last_seen(context, UTILIZATION), stamps.latest()
+    since, count = ctypes.c_ulonglong(last), ctypes.c_uint(0)
     code = function(context.handle, None, ctypes.byref(count), since)
     buffer = None
     if code == INSUFFICIENT_SIZE and 0 < count.value <= MOST:
@@ -92,9 +93,12 @@ def _utilization(context: Context) -> Value:
     newest: dict[int, tuple[int, ...]] = {}
     if buffer is not None:
         for pid, at, *percent in _SAMPLE.iter_unpack(buffer.raw[: _SAMPLE.size * count.value]):
+            if at > latest:
+                continue
             if pid not in newest or at >= newest[pid][0]:
                 newest[pid] = (at, *percent)
-            seen["last"] = max(seen.get("last", 0), at)
+            last = max(last, at)
+    context.memory.seen[UTILIZATION] = last
     return [[pid, *sample[1:]] for pid, sample in newest.items()]
 
 

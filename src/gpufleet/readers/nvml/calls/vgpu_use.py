@@ -9,6 +9,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from gpufleet.readers.nvml.calls import stamps
 from gpufleet.readers.nvml.calls.call import Call, Function
 from gpufleet.readers.nvml.context import INSUFFICIENT_SIZE, NO_DATA, NOT_FOUND, Context, raw_function
 from gpufleet.readers.nvml.protocol import Value
@@ -52,7 +53,6 @@ class Use:
     def __init__(self) -> None:
         self._device: Context | None = None
         self._answered: dict[str, Answered] = {}
-        self._last_seen: dict[str, int] = {}
 
     def begin(self, device: Context) -> None:
         """Start a pass over the GPU."""
@@ -73,7 +73,7 @@ class Use:
         raise self._device.nvml.NVMLError(code or NO_DATA)
 
     def _ask(self, device: Context, function: str) -> Answered:
-        last_seen = self._last_seen.get(function, 0)
+        last_seen, latest = stamps.last_seen(device, function), stamps.latest()
         ask = _ask_info if function == INFO else _ask_old
         try:
             code, samples = _with_room(ask, device, last_seen)
@@ -81,8 +81,9 @@ class Use:
             return error.value, {}
         if code == NOT_FOUND:  # no new samples: not an error
             return NO_DATA, {}
+        samples = [sample for sample in samples if sample[1] <= latest]
         fresh = {instance: sample for instance, sample in newest(samples).items() if sample[0] > last_seen}
-        self._last_seen[function] = max([last_seen, *(at for at, _ in fresh.values())])
+        device.memory.seen[function] = max([last_seen, *(at for at, _ in fresh.values())])
         return code, {instance: values for instance, (_, values) in fresh.items()}
 
 
