@@ -102,3 +102,14 @@ def test_what_cannot_be_decoded_is_said(arguments: list[str], words: str) -> Non
     assert (done.returncode, done.stdout) == (1, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_closed_standard_input_is_said() -> None:
+    done = subprocess.run(  # noqa: S603 - our own command
+        ["/bin/sh", "-c", 'exec "$0" -m gpufleet.cli.main decode - <&-', sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "gpufleet: there is no standard input\n"

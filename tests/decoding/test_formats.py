@@ -91,6 +91,20 @@ def test_no_other_format_that_comes_first_takes_it_for_its_own(name: str) -> Non
     assert fitting[0] == name
 
 
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in ("batch", "bundle")])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("named", [False, True])
+def test_texts_that_were_written_on_windows(name: str, encoding: str, named: bool) -> None:
+    """PowerShell redirects in UTF-16, and lines end as they do there."""
+    text = EXAMPLES[name].decode().replace("\n", "\r\n")
+    mark = "" if encoding == "utf-8-sig" else "\ufeff"
+    found, decoded = of((mark + text).encode(encoding), name if named else None)
+    plain = of(EXAMPLES[name])[1]
+    assert found == name
+    assert decoded.snapshots == plain.snapshots
+    assert decoded.notes == plain.notes
+
+
 def test_values_and_time_are_those_of_the_output() -> None:
     _, decoded = of(EXAMPLES["nvidia-smi-capture"])
     (snapshot,) = decoded.snapshots

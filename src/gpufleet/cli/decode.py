@@ -56,6 +56,8 @@ def _read(file: str) -> tuple[bytes, int]:
     from gpufleet.decoding.format import MAX_BYTES
 
     if file == "-":
+        if sys.stdin is None:  # it was closed
+            raise CommandError("there is no standard input")
         return sys.stdin.buffer.read(MAX_BYTES + 1), time.time_ns()
     try:
         with Path(file).open("rb") as stream:

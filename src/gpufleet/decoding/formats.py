@@ -1,5 +1,9 @@
 """The registry of formats: a new one is a file beside this, and a line here."""
 
+import codecs
+
+import msgspec
+
 from gpufleet.decoding.batch import BATCH
 from gpufleet.decoding.bundle import BUNDLE
 from gpufleet.decoding.capture import CAPTURE
@@ -16,6 +20,9 @@ from gpufleet.model.errors import WireError, WireLimitError
 FORMATS: tuple[Format, ...] = (SEGMENT, SNAPSHOT, CAPTURE, XML, TEXT, BUNDLE, BATCH, PROMETHEUS, CSV)
 
 
+BINARY = (SEGMENT, BUNDLE, BATCH)
+
+
 def decode(source: Source, name: str | None = None) -> tuple[Format, Decoded]:
     """Decode content of a named format, or of the first that it fits.
 
@@ -25,13 +32,19 @@ def decode(source: Source, name: str | None = None) -> tuple[Format, Decoded]:
     """
     if len(source.content) > MAX_BYTES:
         raise WireLimitError("", f"{len(source.content)} bytes, more than {MAX_BYTES}")
-    if name is not None:
-        known = {one.name: one for one in FORMATS}
-        return known[name], known[name].decode(source)
+    text = msgspec.structs.replace(source, content=_as_utf8(source.content))
     for one in FORMATS:
-        if one.fits(source.content):
-            return one, one.decode(source)
+        content = source if one in BINARY else text
+        if one.name == name or (name is None and one.fits(content.content)):
+            return one, one.decode(content)
     raise WireError("", f"not recognised; {_known()}")
+
+
+def _as_utf8(content: bytes) -> bytes:
+    """Return a text that is marked as UTF-16, as PowerShell writes what is redirected to a file, in UTF-8."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16", errors="replace").encode()
+    return content.removeprefix(codecs.BOM_UTF8)
 
 
 def _known() -> str:

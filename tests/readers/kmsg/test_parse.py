@@ -16,10 +16,10 @@ XIDS = {
     "NVRM: Xid (0000:03:00): 14, Channel 00000001": ("0000:03:00", 14, {"message": "Channel 00000001"}),
     "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No, D-RST: No": (
         "0000:01:00", 94,
-        {"message": "Contained: CE User Channel (0x9). RST: No, D-RST: No", "pid": "7194", "gpu_instance": "05"}),
+        {"message": "Contained: CE User Channel (0x9). RST: No, D-RST: No", "pid": "7194", "gpu_instance": "5"}),
     "NVRM: Xid (PCI:0000:3b:00 GPU-I:01 GPU-CI:02): 13, pid=9, name=a, Graphics Exception": (
         "0000:3b:00", 13,
-        {"message": "Graphics Exception", "pid": "9", "gpu_instance": "01", "compute_instance": "02"}),
+        {"message": "Graphics Exception", "pid": "9", "gpu_instance": "1", "compute_instance": "2"}),
     "NVRM: Xid (PCI:0000:c1:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error on link 6": (
         "0000:c1:00", 74, {"message": "NVLink: fatal error on link 6"}),
     "NVRM: Xid (PCI:0000:01:00): 62, 0ced(3044) 00000000 00000000": (

@@ -103,5 +103,5 @@ def split_lines(content: bytes, where: str) -> list[str]:
 
 
 def decode(content: bytes) -> str:
-    """Turn bytes into text; what is not UTF-8 becomes U+FFFD."""
-    return content.decode("utf-8", errors="replace")
+    """Turn bytes into text, without the mark that some editors put first; what is not UTF-8 becomes U+FFFD."""
+    return content.decode("utf-8-sig", errors="replace")

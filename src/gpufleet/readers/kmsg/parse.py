@@ -131,11 +131,16 @@ def _xid(text: str) -> Told | None:
     attributes = {
         "message": message,
         "pid": pid if pid.isdecimal() else "",
-        "gpu_instance": gpu_instance or "",
-        "compute_instance": compute_instance or "",
+        "gpu_instance": _plain(gpu_instance),
+        "compute_instance": _plain(compute_instance),
         "recovery": recovery[1] if recovery else "",
     }
     return Told("xid", pci, int(code), {name: word for name, word in attributes.items() if word})
+
+
+def _plain(number: str | None) -> str:
+    """Return an id as everybody else writes it: the log pads it with a zero."""
+    return str(int(number)) if number else ""
 
 
 def _sxid(text: str) -> Told | None:
