@@ -19,8 +19,8 @@ from gpufleet.model.errors import WireError, WireLimitError
 # The order is that of recognition: those that know themselves by a mark come first; CSV takes any line with commas.
 FORMATS: tuple[Format, ...] = (SEGMENT, SNAPSHOT, CAPTURE, XML, TEXT, BUNDLE, BATCH, PROMETHEUS, CSV)
 
-
 BINARY = (SEGMENT, BUNDLE, BATCH)
+"""Those that are no text, whatever their first bytes look like."""
 
 
 def decode(source: Source, name: str | None = None) -> tuple[Format, Decoded]:
