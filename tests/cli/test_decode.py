@@ -105,7 +105,7 @@ def test_what_cannot_be_decoded_is_said(arguments: list[str], words: str) -> Non
 
 
 def test_a_closed_standard_input_is_said() -> None:
-    done = subprocess.run(  # noqa: S603 - our own command
+    done = subprocess.run(
         ["/bin/sh", "-c", 'exec "$0" -m gpufleet.cli.main decode - <&-', sys.executable],
         capture_output=True,
         text=True,
