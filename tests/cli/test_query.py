@@ -1,6 +1,7 @@
 """`gpufleet query` and `gpufleet allocation` against a running hub, and against none."""
 
 import asyncio
+import datetime as dt
 import http.server
 import json
 import os
@@ -206,6 +207,18 @@ def test_tls_errors_say_what_to_try(tmp_path: Path) -> None:
             done = gpufleet("query", "nodes", *arguments)
             assert (done.returncode, done.stdout) == (1, "")
             assert words in done.stderr, done.stderr
+
+
+def test_an_expired_certificate_is_not_blamed_on_the_authorities(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    authority.issue(tmp_path / "crt", tmp_path / "key", dt.datetime(2020, 1, 1, tzinfo=dt.UTC))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "crt", tmp_path / "key")
+    with Serving(context) as port:
+        done = gpufleet("query", "nodes", "--hub", f"https://127.0.0.1:{port}", "--ca", str(authority.file))
+    assert "certificate has expired" in done.stderr
+    assert "Put a new certificate" in done.stderr
+    assert "authority" not in done.stderr
 
 
 class Serving:

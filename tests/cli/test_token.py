@@ -50,6 +50,8 @@ def test_an_expiry_is_a_span(tmp_path: Path) -> None:
     ("arguments", "code", "words"),
     [
         (("create", "--role", "sender"), 1, "bound to one cluster"),
+        (("create", "--role", "sender", "--cluster", "a b"), 2, "'a b'"),
+        (("create", "--role", "tenant", "--tenant", ""), 2, "--tenant"),
         (("create", "--role", "admin", "--cluster", "a"), 1, "no other role is"),
         (("create", "--role", "root"), 2, "root"),
         (("create", "--role", "admin", "--expires-in", "soon"), 2, "not a span of time"),

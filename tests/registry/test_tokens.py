@@ -29,6 +29,17 @@ def tokens(database: Database) -> SqlTokens:
     return SqlTokens(database)
 
 
+def test_what_the_database_says_is_told_without_the_statement_and_its_values(database: Database) -> None:
+    with pytest.raises(RegistryError) as refused, database.reading() as connection:
+        connection.exec_driver_sql("SELECT * FROM nowhere WHERE secret = ?", ("of somebody",))
+    assert str(refused.value).endswith("registry.sqlite: no such table: nowhere")
+
+
+def test_a_driver_that_is_not_there_is_named() -> None:
+    with pytest.raises(RegistryError, match=r"No module named.*install psycopg\[binary\]"):
+        Database.open("postgresql+pg8000://user:password@host/gpufleet")
+
+
 def test_a_token_is_kept_as_a_digest_alone(tokens: SqlTokens, tmp_path: Path) -> None:
     token, text = tokens.create(Role.SENDER, AT, cluster="a", note="rack 7", expires_at=AT + HOUR)
     assert text.startswith(f"gpf_{token.id}_")

@@ -1,5 +1,6 @@
 """An authority of the tests' own, and certificates by it."""
 
+import datetime as dt
 import ssl
 from pathlib import Path
 
@@ -19,9 +20,9 @@ class Authority:
         """A client's context that trusts this authority alone."""
         return ssl.create_default_context(cafile=self.file)
 
-    def issue(self, certificate: Path, key: Path) -> None:
+    def issue(self, certificate: Path, key: Path, not_after: dt.datetime | None = None) -> None:
         """Write a new certificate and its key, each put in place at once."""
-        made = self._ca.issue_cert("127.0.0.1")
+        made = self._ca.issue_cert("127.0.0.1", not_after=not_after)
         for content, path in (
             (b"".join(part.bytes() for part in made.cert_chain_pems), certificate),
             (made.private_key_pem.bytes(), key),

@@ -19,6 +19,9 @@ from gpufleet.config.token_file import TokenFile
 _WRONG_NAME = (62, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH (openssl/x509_vfy.h)."""
 
+_WRONG_TIME = (9, 10)
+"""X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
+
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 64 << 20
 
@@ -105,6 +108,8 @@ def _advice(reason: object, access: Access) -> str:
     if isinstance(reason, ssl.SSLCertVerificationError):
         if reason.verify_code in _WRONG_NAME:
             return "Ask by a name that its certificate is for"
+        if reason.verify_code in _WRONG_TIME:
+            return "Put a new certificate and key in place there; or is the clock here wrong?"
         if access.ca is not None:
             return f"{access.ca} does not hold the authority that vouches for it"
         return "Name the PEM file of the authority that vouches for it: --ca FILE, or GPUFLEET_CA"

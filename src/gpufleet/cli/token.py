@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -50,8 +50,13 @@ def create(
     registry: Registry = None,
 ) -> None:
     """Make a token and print it, once: it is kept as a digest alone."""
+    from gpufleet.config.hub import ClusterId
+    from gpufleet.model.allocation import Name
+
     now = dt.datetime.now(dt.UTC)
     expires_at = None if expires_in is None else now + _span("--expires-in", expires_in)
+    _check("--cluster", cluster, ClusterId)
+    _check("--tenant", tenant, Name)
     with _tokens(config, state, registry, make=True) as tokens:
         made = tokens.create(role, now, cluster=cluster, tenant=tenant, note=note, expires_at=expires_at)
     _show_secret(*made, json)
@@ -152,6 +157,14 @@ def _standing(token: Token, now: dt.datetime) -> str:
     if token.expires_at is None:
         return "never expires"
     return f"{'expired' if token.expires_at <= now else 'expires'} {token.expires_at:%Y-%m-%d %H:%M}Z"
+
+
+def _check(option: str, name: str | None, kind: Any) -> None:
+    """Refuse a name that no cluster or tenant can have: the token would be of use to nobody."""
+    try:
+        msgspec.convert(name, kind | None)
+    except msgspec.ValidationError as error:
+        raise typer.BadParameter(f"{name!r}: {error}", param_hint=option) from error
 
 
 def _span(option: str, text: str) -> dt.timedelta:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 import sqlalchemy as sa
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from gpufleet.model.errors import RegistryError
 from gpufleet.registry import migrations
@@ -30,8 +30,13 @@ class Database:
         """
         try:
             engine = sa.create_engine(dsn)
-        except (ArgumentError, NoSuchModuleError, ImportError) as error:
+        except (ArgumentError, NoSuchModuleError) as error:
             raise RegistryError(f"the registry's DSN cannot be used: {error}") from error
+        except ImportError as error:
+            raise RegistryError(
+                f"the registry's driver is not installed ({error}): for postgresql+psycopg:// install psycopg[binary] "
+                "beside gpufleet"
+            ) from error
         if engine.dialect.name == "sqlite":
             sa.event.listen(engine, "connect", _set_pragmas)
             sa.event.listen(engine, "begin", _begin)
@@ -82,7 +87,9 @@ class Database:
             with self._engine.connect().execution_options(reading=reading) as connection, connection.begin():
                 yield connection
         except SQLAlchemyError as error:
-            raise RegistryError(f"registry {self._engine.url!r}: {error}") from error
+            # The database's own words: SQLAlchemy's name the statement and its values, which belong in no log.
+            words = error.orig if isinstance(error, DBAPIError) else error
+            raise RegistryError(f"registry {self._engine.url!r}: {words}") from error
 
 
 def sqlite_file(dsn: str) -> Path | None:

@@ -38,9 +38,11 @@ def choose(segments: Sequence[Segment], wanted: Wanted) -> list[tuple[Path, list
         for place in segment.waiting_newest(wanted.after) if wanted.newest_first else segment.waiting(wanted.after):
             if place[0] > wanted.until or place[0] in wanted.skip:
                 continue
-            if records >= wanted.max_records or (records and total + place[2] > wanted.max_bytes):
+            if records and total + place[2] > wanted.max_bytes:
                 return [(path, some) for path, some in chosen if some]
             places.append(place)
             records += 1
             total += place[2]
+            if records >= wanted.max_records:  # at once: past them there may be many to skip
+                return [(path, some) for path, some in chosen if some]
     return [(path, some) for path, some in chosen if some]
