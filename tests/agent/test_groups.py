@@ -37,6 +37,38 @@ def test_another_code_device_or_time_is_another_event(other: Event) -> None:
     assert len(groups.settle(10.0)) == 2
 
 
+def test_two_gpu_instances_have_two_events_and_each_source_finds_its_own() -> None:
+    groups = Groups()
+    groups.take(xid("kmsg", code=43, gpu_instance="5", pid="50"), 0.0)
+    groups.take(xid("kmsg", code=43, gpu_instance="3", pid="30", seconds=0.1), 0.0)
+    groups.take(xid("nvml", code=43, gpu_instance="5", seconds=0.2), 0.1)
+    groups.take(xid("nvml", code=43, gpu_instance="3", seconds=0.2), 0.1)
+    told = [(event.attributes["pid"], event.attributes["gpu_instance"]) for event in groups.settle(10.0)]
+    assert told == [("50", "5"), ("30", "3")]
+
+
+def test_a_source_that_names_no_gpu_instance_tells_of_one_that_another_named() -> None:
+    groups = Groups()
+    groups.take(xid("nvml"), 0.0)
+    groups.take(xid("kmsg", gpu_instance="5"), 0.1)
+    groups.take(xid("kmsg", gpu_instance="3"), 0.2)
+    assert [event.attributes.get("gpu_instance") for event in groups.settle(10.0)] == ["5", "3"]
+
+
+def test_a_storm_is_an_event_for_each_of_its_windows_and_is_forgotten() -> None:
+    groups = Groups()
+    told = []
+    for second in range(60):
+        for source in ("kmsg", "nvml"):
+            groups.take(xid(source, seconds=second), float(second))
+        told += groups.settle(float(second))
+    told += groups.settle(100.0)
+    assert sum(int(event.attributes.get("count", "1")) for event in told) == 60
+    assert groups.settle(10_000.0) == []
+    groups.take(xid("nvml", seconds=30), 10_000.0)
+    assert len(groups.settle(20_000.0)) == 1  # nothing is known of it any more
+
+
 def test_how_often_it_was_told_is_what_the_source_says_that_saw_most() -> None:
     groups = Groups()
     for _ in range(3):

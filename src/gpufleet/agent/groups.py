@@ -1,10 +1,12 @@
 """One event out of what several sources say of one thing. Pure: the instants are given.
 
 The kernel's log and the driver's library tell of the same XID, each in its own time. What is told of one device, kind
-and code within `SAME_SECONDS` is one event. It is held back for `HOLD_SECONDS`, so that it can name every source.
+and code within `SAME_SECONDS` is one event, unless two GPU instances of the device are named: those can be two
+tenants'. It is held back for `HOLD_SECONDS`, so that it can name every source.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -35,6 +37,7 @@ class Group(msgspec.Struct):
         counts: how often each source told it.
         opened: when the first of them came, by the monotonic clock.
         at: when it happened, as the first of them says.
+        part: GPU instance that it is about, as soon as one source names it.
         told: how many of it have left as an event; 0 while it is held.
         log_seq: number of the first record of the kernel's log in it, or None.
     """
@@ -43,6 +46,7 @@ class Group(msgspec.Struct):
     counts: dict[str, int]
     opened: float
     at: int
+    part: str = ""
     told: int = 0
     log_seq: int | None = None
 
@@ -63,7 +67,7 @@ class Groups:
     """Everything that is held, and what left not long ago."""
 
     def __init__(self) -> None:
-        self._groups: dict[tuple[str, str, int], Group] = {}
+        self._groups: dict[tuple[str, str, int], list[Group]] = {}
         self._due: list[Event] = []
 
     def take(self, event: Event, now: float) -> None:
@@ -72,10 +76,11 @@ class Groups:
         if window is None:
             self._due.append(event)
             return
-        source = event.attributes.get("sources", "")
-        key = (event.view.key if event.view else "", event.kind, event.code)
-        known = self._groups.get(key)
-        if known is not None and abs(event.at - known.at) <= window * NANOS:
+        source, part = event.attributes.get("sources", ""), event.attributes.get("gpu_instance", "")
+        groups = self._groups.setdefault((event.view.key if event.view else "", event.kind, event.code), [])
+        known = _of_the_same(groups, event.at, part, window)
+        if known is not None:
+            known.part = known.part or part
             known.counts[source] = known.counts.get(source, 0) + 1
             if not known.told:
                 known.events.setdefault(source, event)
@@ -83,40 +88,46 @@ class Groups:
                 return
             if known.counts[source] <= known.told or window > SAME_SECONDS:
                 return  # a late source tells what is told already, or it repeats itself for an hour
-        elif known is not None and not known.told:
-            self._due.append(known.event())
-        self._groups[key] = Group({source: event}, {source: 1}, now, event.at, log_seq=log_seq(event))
+        groups.append(Group({source: event}, {source: 1}, now, event.at, part, log_seq=log_seq(event)))
 
     def due_in(self, now: float) -> float | None:
         """Return the seconds until something leaves, or None if nothing is held."""
         if self._due:
             return 0.0
-        opened = [group.opened for group in self._groups.values() if not group.told]
+        opened = [group.opened for group in self._all() if not group.told]
         return max(0.0, min(opened) + HOLD_SECONDS - now) if opened else None
 
     def held_log_seq(self) -> int | None:
         """Return the least number of a record of the kernel's log that is held, or None."""
-        held = [group.log_seq for group in self._groups.values() if not group.told and group.log_seq is not None]
+        held = [group.log_seq for group in self._all() if not group.told and group.log_seq is not None]
         return min(held, default=None)
 
     def settle(self, now: float, *, everything: bool = False) -> list[Event]:
         """Return what leaves now, the oldest first; `everything` waits for no further source."""
         left, self._due = self._due, []
-        for group in self._groups.values():
+        for group in self._all():
             if not group.told and (everything or now - group.opened >= HOLD_SECONDS):
                 left.append(group.event())
                 group.told = max(group.counts.values())
         self._forget(now)
         return sorted(left, key=lambda event: event.at)
 
+    def _all(self) -> Iterator[Group]:
+        return itertools.chain.from_iterable(self._groups.values())
+
     def _forget(self, now: float) -> None:
-        gone: Iterable[tuple[str, str, int]] = [
-            key
-            for key, group in self._groups.items()
-            if group.told and now - group.opened > max(SOURCE_LATE_SECONDS, GROUPED[key[1]])
-        ]
-        for key in gone:
-            del self._groups[key]
+        for key, groups in list(self._groups.items()):
+            late = max(SOURCE_LATE_SECONDS, GROUPED[key[1]])
+            groups[:] = [group for group in groups if not group.told or now - group.opened <= late]
+            if not groups:
+                del self._groups[key]
+
+
+def _of_the_same(groups: Sequence[Group], at: int, part: str, window: float) -> Group | None:
+    """Return the newest group that an event belongs to; first of those that name its GPU instance."""
+    near = [group for group in reversed(groups) if abs(at - group.at) <= window * NANOS]
+    fitting = [group for group in near if not group.part or not part or group.part == part]
+    return next((group for group in fitting if group.part == part), fitting[0] if fitting else None)
 
 
 def log_seq(event: Event) -> int | None:
