@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import sqlite3
 import threading
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from gpufleet.model.access import digest
 from gpufleet.registry.database import Database
 from gpufleet.registry.tokens import SqlTokens
 from tests.support.command import gpufleet
+
+GOLDEN = Path(__file__).parents[1] / "registry" / "golden"
 
 
 def kept(state: Path) -> SqlTokens:
@@ -66,6 +69,19 @@ def test_what_cannot_be_done_says_so(tmp_path: Path, arguments: tuple[str, ...],
     assert (done.returncode, done.stdout) == (code, "")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("asked", [("list",), ("create", "--role", "admin")])
+def test_an_earlier_schema_is_left_to_the_hub(tmp_path: Path, asked: tuple[str, ...]) -> None:
+    file = tmp_path / "hub" / "registry.sqlite"
+    file.parent.mkdir()
+    with sqlite3.connect(file) as connection:
+        connection.executescript((GOLDEN / "version2.sql").read_text())
+    done = gpufleet("token", *asked, "--state", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "schema is version 2" in done.stderr
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("SELECT version FROM schema_version").fetchall() == [(2,)]
 
 
 def test_looking_makes_no_registry(tmp_path: Path) -> None:

@@ -110,12 +110,16 @@ def revoke(
 def _tokens(
     config: Path | None, state: str | None, registry: str | None, *, make: bool = False
 ) -> "Iterator[SqlTokens]":
-    """Open the registry that the hub would open; one that is not there is made only if `make` says so."""
+    """Open the registry that the hub would open; one that is not there is made only if `make` says so.
+
+    A schema is moved forward by hubs and relays alone: an older one may be running on it.
+    """
     import os
 
     from gpufleet.config.hub import ENV_PREFIX, HubConfig
     from gpufleet.config.load import load
     from gpufleet.registry.database import Database, sqlite_file
+    from gpufleet.registry.migrations import NEWEST
     from gpufleet.registry.tokens import SqlTokens
 
     settings = load(
@@ -134,7 +138,13 @@ def _tokens(
             raise RegistryError(f"cannot make the hub's folder {settings.folder}: {error.strerror}") from error
     database = Database.open(settings.registry_dsn)
     try:
-        database.migrate()
+        version = database.version()
+        if version and version < NEWEST:
+            raise RegistryError(
+                f"the registry's schema is version {version} and this build's is {NEWEST}: start the hub of this build "
+                "first, which moves it forward; there is no way back but a backup from before"
+            )
+        database.migrate()  # makes a new one, and refuses a newer build's
         yield SqlTokens(database)
     finally:
         database.close()
