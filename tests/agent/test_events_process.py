@@ -54,6 +54,9 @@ class Node:
     def snapshot(self) -> Any:
         return get_json(f"{self.url}/v1/snapshot")
 
+    def kinds(self) -> list[str]:
+        return [event["kind"] for event in self.snapshot()["events"]]
+
     def gpu(self, index: int) -> Any:
         return next(device for device in self.snapshot()["devices"] if device.get("index") == index)
 
@@ -205,9 +208,26 @@ def test_a_release_outlives_the_agent_and_ends_by_itself(node: Node) -> None:
         )
         assert node.holders() == []
         assert node.snapshot()["capabilities"]["nvml"] == "not_collected: released by operator"
+        assert node.kinds().count("devices_released") == 1  # told by the agent before
         assert node.command("release", "--for", "2s").returncode == 0
         wait_until(lambda: len(node.holders()) == 1, what="the agent to take the GPUs again")
         assert not (node.folder / "state" / "agent" / REQUEST).exists()
+
+
+def test_what_was_resumed_while_no_agent_ran_is_told_by_the_next_one(node: Node) -> None:
+    with node.start() as process:
+        node.ready(process)
+        assert node.command("release").returncode == 0
+        process.stop()
+    assert "no agent was running" in node.command("resume").stdout
+    with node.start() as process:
+        node.ready(process)
+        wait_until(lambda: "devices_resumed" in node.kinds(), what="the event")
+        wait_until(lambda: len(node.holders()) == 1, what="the agent to take the GPUs")
+        assert sorted(kind for kind in node.kinds() if kind.startswith("devices_")) == [
+            "devices_released",
+            "devices_resumed",
+        ]
 
 
 def test_a_strangers_word_releases_nothing(node: Node) -> None:

@@ -30,12 +30,15 @@ class Holding:
         self._clock = clock
         self._let_go: set[str] = set()
         self.release: Release | None = None
+        self._before: Release | None = None
         if folder is not None:
+            self._before = folder.answered()  # by the agent before: that it let go is told already
             folder.retract()
 
     def look(self) -> list[Event]:
         """See what is asked now; return the events that this is."""
-        before, self.release = self.release, self._folder.current() if self._folder is not None else None
+        before, self.release = self._before, self._folder.current() if self._folder is not None else None
+        self._before = self.release
         if before is not None and self.release is not None and before != self.release:
             self._answer()  # another release in its place: what was let go already is its answer too
         if (before is None) == (self.release is None):

@@ -35,11 +35,12 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Released(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent's answer: `pid` holds no device since `at` (nanoseconds since 1970), for the release of `since`."""
+    """The agent's answer: `pid` holds no device since `at` (nanoseconds since 1970), for the release of these times."""
 
     pid: int
     at: int
     since: int
+    until: int | None = None
 
 
 class ReleaseFolder:
@@ -62,7 +63,12 @@ class ReleaseFolder:
 
     def answer(self, release: Release) -> None:
         """Say that every device is closed."""
-        put(self._answer, Released(pid=os.getpid(), at=self._now_ns(), since=release.since))
+        put(self._answer, Released(pid=os.getpid(), at=self._now_ns(), since=release.since, until=release.until))
+
+    def answered(self) -> Release | None:
+        """Return the release that an agent, maybe an earlier one, last answered; None if its answer was taken back."""
+        answer = read_answer(self._answer.parent)
+        return None if answer is None else Release(since=answer.since, until=answer.until)
 
     def retract(self) -> None:
         """Take the answer back: devices are held, or are about to be."""
