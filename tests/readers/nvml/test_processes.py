@@ -1,8 +1,8 @@
 """The table of processes: who, what they hold, what they do, and what the driver does not say."""
 
-import os
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,19 +58,28 @@ async def test_only_newer_samples_count_and_none_is_no_error(fake: FakeNvml, sta
     assert [process.values[name] for name in SHARES] == [0.99, 0.98, 0.97, 0.96]
 
 
-def own_start_time() -> int:
-    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+def proc(root: Path, second: str) -> Path:
+    """Make a /proc with one process, 4242, in which process 2 is the one of that name."""
+    for pid, name, began in ((2, second, 0), (4242, "a) (b", 777)):
+        (root / f"proc/{pid}").mkdir(parents=True)
+        fields = " ".join(str(n) for n in range(1000, 1018))
+        (root / f"proc/{pid}/stat").write_text(f"{pid} ({name}) S {fields} {began} 5 6\n")
+    return root
 
 
-async def test_a_process_is_named_by_its_id_and_start_time(fake: FakeNvml, start: Start) -> None:
-    fake.scenario.devices[0].rows[f"{G}ComputeRunningProcesses"] = [(os.getpid(), 2**64 - 1, NOT_MIG, NOT_MIG)]
-    fake.scenario.devices[0].rows[f"{G}GraphicsRunningProcesses"] = [(os.getpid(), 7 << 20, NOT_MIG, NOT_MIG)]
+@pytest.mark.parametrize(("second", "began"), [("kthreadd", 777), ("sleep", None)])
+async def test_a_process_is_named_by_its_id_and_start_time(
+    fake: FakeNvml, start: Start, tmp_path: Path, second: str, began: int | None
+) -> None:
+    """In a container /proc has somebody else under the number that the driver tells."""
+    fake.scenario.devices[0].rows[f"{G}ComputeRunningProcesses"] = [(4242, 2**64 - 1, NOT_MIG, NOT_MIG)]
+    fake.scenario.devices[0].rows[f"{G}GraphicsRunningProcesses"] = [(4242, 7 << 20, NOT_MIG, NOT_MIG)]
     fake.apply()
-    round_ = await start(fake).read(Lane.FAST)
+    round_ = await start(fake, root=proc(tmp_path / "machine", second)).read(Lane.FAST)
     sample = device(round_, 0)
     assert sample.processes is not None
     (process,) = sample.processes
-    assert (process.kinds, process.start_time) == (("compute", "graphics"), own_start_time())
+    assert (process.kinds, process.start_time) == (("compute", "graphics"), began)
     assert process.values["memory_bytes"] == 7 << 20
     stranger = device(round_, 1).processes
     assert stranger is not None

@@ -66,12 +66,13 @@ def _list(answers: Mapping[str, Answer], shares: _Shares, root: Path) -> tuple[P
                 memory[pid] = held
     if not listed:
         return None
+    seen = bool(kinds) and sees_the_machine(root)
     return tuple(
         [
             Process(
                 pid=pid,
                 kinds=tuple(dict.fromkeys(kinds[pid])),
-                start_time=start_time(root, pid),
+                start_time=start_time(root, pid) if seen else None,
                 values={"memory_bytes": memory[pid], **shares.found.get(pid, dict.fromkeys(SHARES, shares.none))},
             )
             for pid in sorted(kinds)
@@ -82,13 +83,26 @@ def _list(answers: Mapping[str, Answer], shares: _Shares, root: Path) -> tuple[P
 def start_time(root: Path, pid: int) -> int | None:
     """Return when a process began, in clock ticks since boot, or None if the kernel does not show it."""
     try:
-        descriptor = os.open(f"{root}/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return int(os.read(descriptor, 4096).rpartition(b")")[2].split()[_START_TIME])
+        return int(_stat(root, pid).rpartition(b")")[2].split()[_START_TIME])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def sees_the_machine(root: Path) -> bool:
+    """Tell whether /proc has the ids that the driver tells: process 2 is the kernel's in the machine's namespace only.
+
+    In a namespace of its own (a container), /proc has other processes under the same numbers.
+    """
+    try:
+        return b"(kthreadd)" in _stat(root, 2)
+    except OSError:
+        return False
+
+
+def _stat(root: Path, pid: int) -> bytes:
+    descriptor = os.open(f"{root}/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 4096)
     finally:
         os.close(descriptor)
 
