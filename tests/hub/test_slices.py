@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpufleet.hub.answers import NOBODY_ANSWERS
 from gpufleet.hub.slices import Host, answer
-from gpufleet.model.absence import Reason
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
 from gpufleet.model.answer import AllocationAnswer, MachineRecord
 from gpufleet.model.catalogue import Lane
@@ -110,10 +110,27 @@ def test_an_instance_may_be_listed_in_either_case() -> None:
     assert used(ask(allocation(devices=(name.upper(),)), host(stored(sample(vgpu(name), 30, vm=VM))))) == [30]
 
 
+def test_an_instance_may_be_listed_as_its_guest_names_it() -> None:
+    name = "abcdef00-1111-4222-8333-444455556666"
+    assert used(ask(allocation(devices=(f"GPU-{name}",)), host(stored(sample(vgpu(name), 30, vm=VM))))) == [30]
+    assert used(ask(allocation(devices=(name,)), host(stored(sample(vgpu(f"GPU-{name}"), 30, vm=VM))))) == [30]
+
+
 def test_a_listed_instance_of_a_hypervisor_without_uuids() -> None:
     xen = host(stored(sample(PARENT, 1)), stored(sample(vgpu("U-own"), 30, vm="17", vm_kind="domain_id")))
     assert used(ask(allocation(devices=("U-own",)), xen)) == [30]
     assert ask(allocation(), xen).reason is Reason.GUEST_NOT_COLLECTED
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"), [(Reason.NOT_SUPPORTED, [30]), (Reason.DRIVER_ERROR, []), (Reason.TIMEOUT, [])]
+)
+def test_a_listed_instance_whose_holder_could_not_be_read_may_be_another_one_s(
+    reason: Reason, shown: list[object]
+) -> None:
+    one = sample(vgpu("U-own"), 30)
+    one.values.update(dict.fromkeys(("vgpu_vm_id", "vgpu_vm_id_kind"), Absent(reason, "nvmlVgpuInstanceGetVmID")))
+    assert used(ask(allocation(devices=("U-own",)), host(stored(one)))) == shown
 
 
 def test_a_listed_instance_that_another_virtual_machine_has_is_not_shown() -> None:

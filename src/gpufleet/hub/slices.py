@@ -12,7 +12,7 @@ import msgspec
 from gpufleet.hub import answers
 from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.readings import all_stale, devices, present_keys
-from gpufleet.model.absence import Reason
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec
 from gpufleet.model.answer import AllocationAnswer, AnswerDevice, MachineRecord
@@ -86,23 +86,30 @@ def instances_of(spec: AllocationSpec, host: Host) -> tuple[StoredSample, ...]:
     """Return the samples of the instances that are the virtual machine's own.
 
     Those are the ones from which the host reads the target's UUID; of them the listed ones, if devices are listed.
-    A listed instance also is its own when the host's hypervisor gives it no UUID of a virtual machine at all.
+    A listed instance also is its own when the host's hypervisor gives it no UUID of a virtual machine at all; not when
+    the host could not read it, for then the instance may be another one's by now.
     """
     wanted = normalise_uuid(spec.target.vm_uuid or "")
     present = present_keys(host.stored)
-    listed = None if spec.devices is None else {normalise_uuid(name) or name for name in spec.devices}
+    listed = None if spec.devices is None else {_bare(name) for name in spec.devices}
     by_uuid: dict[str, list[StoredSample]] = {}
     for stored in host.stored:
         view = stored.sample.view
         if view is not None and view.key in present and view.uuid and _is_instance(stored):
-            by_uuid.setdefault(normalise_uuid(view.uuid) or view.uuid, []).append(stored)
+            by_uuid.setdefault(_bare(view.uuid), []).append(stored)
     own: list[StoredSample] = []
     for uuid, samples in by_uuid.items():
         holders = {holder for one in samples if (holder := _holder(one)) is not None}
-        may_be = holders == {wanted} or (listed is not None and not holders)
+        nameless = not holders and any(_has_no_uuid(one) for one in samples)
+        may_be = holders == {wanted} or (listed is not None and nameless)
         if may_be and (listed is None or uuid in listed):
             own += samples
     return tuple(own)
+
+
+def _bare(name: str) -> str:
+    """Write a vGPU's UUID alike, however it was met: its guest's driver puts `GPU-` before it, its host's does not."""
+    return normalise_uuid(name.removeprefix("GPU-")) or name
 
 
 def _is_instance(stored: StoredSample) -> bool:
@@ -120,6 +127,15 @@ def _holder(stored: StoredSample) -> str | None:
     values = stored.sample.values
     told = values.get(VM_ID)
     return normalise_uuid(told) if isinstance(told, str) and values.get(VM_ID_KIND) == "uuid" else None
+
+
+def _has_no_uuid(stored: StoredSample) -> bool:
+    """Whether the hypervisor names the virtual machine otherwise, or the driver cannot tell who it is by nature."""
+    values = stored.sample.values
+    told, kind = values.get(VM_ID), values.get(VM_ID_KIND)
+    if isinstance(told, Absent):
+        return told.reason in (Reason.NOT_SUPPORTED, Reason.NOT_IN_DRIVER)
+    return isinstance(kind, str) and kind != "uuid"
 
 
 def _host_answer(allocation: Allocation, found: _Found, stale_after_seconds: float) -> AllocationAnswer:
