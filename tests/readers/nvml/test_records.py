@@ -12,7 +12,7 @@ from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import Value
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS, LABELS
 from gpufleet.readers.nvml.calls.fields import FIELD, decode_fields
-from gpufleet.readers.nvml.mapping import ROWS, absent_instance, map_device, map_instance
+from gpufleet.readers.nvml.mapping import ROWS, absent_instance, cuda_version, map_device, map_instance
 from gpufleet.readers.nvml.mapping.row import Modes, Row, read, read_every
 from gpufleet.readers.nvml.parse import absence_of
 from gpufleet.readers.nvml.protocol import (
@@ -174,3 +174,8 @@ def test_all_ones_of_a_field_s_own_type_are_no_value() -> None:
 def test_each_call_has_one_breadcrumb() -> None:
     assert len(set(LABELS)) == len(LABELS)
     assert Absent(Reason.TIMEOUT, LABELS[1]).detail == "nvmlInitWithFlags"
+
+
+def test_versions_of_cuda() -> None:
+    assert [cuda_version(number) for number in (12_080, 13_000)] == ["12.8", "13.0"]
+    assert [cuda_version(number) for number in (0, -1, 0xFFFF_FFFF, "13.0", None)] == [None] * 5

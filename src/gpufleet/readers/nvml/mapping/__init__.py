@@ -165,4 +165,6 @@ def modes_of(record: DeviceRecord) -> Modes:
 
 def cuda_version(number: protocol.Value) -> Value | None:
     """Turn NVML's 13000 into `13.0` (major times 1000 plus minor times 10)."""
-    return f"{number // 1000}.{number % 1000 // 10}" if isinstance(number, int) and number > 0 else None
+    if not isinstance(number, int) or not 0 < number < 1_000_000:
+        return None
+    return f"{number // 1000}.{number % 1000 // 10}"
