@@ -204,3 +204,29 @@ def test_relays_may_stand_in_a_row(way: Relayed, tmp_path: Path) -> None:
             assert post(f"http://127.0.0.1:{port}", body(seq, BASE + seq, gpus=0))[0] == 200
         wait_until(lambda: get_json(f"{way.hub_url}/v1/senders"), what="a flush")
         wait_until(lambda: get_json(f"{way.hub_url}/v1/senders")[0]["epochs"][0]["received"] == 29, what="all of them")
+
+
+def test_relays_in_a_circle_keep_what_they_were_given(way: Relayed) -> None:
+    (way.folder / "other").mkdir()
+    other = Relayed(way.folder / "other")
+    way.hub_url, other.hub_url = other.relay_url, way.relay_url
+    try:
+        way.start_relay()
+        other.start_relay()
+        assert post(way.relay_url, body(1, BASE))[0] == 200
+        log = other.folder / "relay.log"
+        wait_until(lambda: "this relay posts to itself" in log.read_text(), what="the log to say so")
+        assert gauge(other.relay_url, "gpufleet_relay_wal_records") == 1
+        assert gauge(other.relay_url, "gpufleet_relay_forwarded_batches_total") == 0
+    finally:
+        other.stop()
+
+
+def test_a_relay_that_posts_to_itself_keeps_what_it_was_given(way: Relayed) -> None:
+    way.hub_url = way.relay_url
+    way.start_relay()
+    assert post(way.relay_url, body(1, BASE))[0] == 200
+    log = way.folder / "relay.log"
+    wait_until(lambda: "this relay posts to itself" in log.read_text(), what="the log to say so")
+    assert gauge(way.relay_url, "gpufleet_relay_wal_records") == 1
+    assert gauge(way.relay_url, "gpufleet_relay_forwarded_batches_total") == 0

@@ -56,6 +56,10 @@ class _Words(msgspec.Struct):
 _WORDS_DECODER = msgspec.json.Decoder(_Words)
 
 
+RELAY_HEADER = "Gpufleet-Relay"
+"""Names the logs of the relay that posts and of those that post to it: one that reads its own there is in a circle."""
+
+
 class Verdict(enum.Enum):
     """What to do with a body that was posted."""
 
@@ -117,6 +121,7 @@ class HubClient:
         timeout_seconds: float,
         connections: int = 1,
         token: Callable[[], str] | None = None,
+        relays: Callable[[], str] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Take where the hub is.
@@ -127,14 +132,16 @@ class HubClient:
             timeout_seconds: a request that takes longer has no answer.
             connections: at most so many at once.
             token: gives the token to present now; raises ConfigError where there is none to be had.
+            relays: names the relay that posts and those before it, if it is one.
             tls: decides which hubs are trusted; the system's authorities unless given.
         """
         self.url = f"{url.rstrip('/')}/v1/batches"
-        self._name = name
         self._timeout = timeout_seconds
         self._connections = connections
         self._token = token
         self._tls = tls
+        self._name = name
+        self._relays = relays
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -173,6 +180,8 @@ class HubClient:
     async def _post(self, content: bytes, content_type: str) -> Answer:
         assert self._session is not None, "used as a context"
         headers = {"Content-Type": content_type}
+        if self._relays is not None:
+            headers[RELAY_HEADER] = self._relays()
         try:
             if self._token is not None:
                 headers["Authorization"] = f"Bearer {self._token()}"

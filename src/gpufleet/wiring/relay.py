@@ -38,6 +38,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
     from gpufleet.hub.relay import Forwarder
     from gpufleet.hub.renumbering import Renumbering
     from gpufleet.sending.refused import Refused
+    from gpufleet.web.hub.circle import Circle
     from gpufleet.web.hub.door import Door
     from gpufleet.web.hub.ingest import BatchEndpoint
     from gpufleet.web.hub.relay import RelayApp, RelayStatus
@@ -56,6 +57,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
         counters = Counters()
         conflicts = Conflicts()
         relayed = Relayed(ledger, conflicts)
+        circle = Circle(wal.epoch)
         forwarder = Forwarder(
             wal,
             hub_client(
@@ -65,6 +67,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
                 token_file=config.relay.token_file,
                 ca=config.relay.ca,
                 connections=config.relay.connections,
+                relays=circle.names,
             ),
             connections=config.relay.connections,
             refused=Refused(config.folder / "refused"),
@@ -101,6 +104,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
             endpoint=endpoint,
             status=status,
             next_hub=config.relay.to,
+            circle=circle,
         )
         task = asyncio.create_task(forwarder.run(), name="forwarder")
         try:

@@ -19,6 +19,7 @@ def hub_client(
     token_file: str | None,
     ca: str | None,
     connections: int = 1,
+    relays: Callable[[], str] | None = None,
 ) -> "HubClient":
     """Return a client of the hub at `url`, not connected yet.
 
@@ -34,6 +35,7 @@ def hub_client(
         timeout_seconds=timeout_seconds,
         connections=connections,
         token=token_of(token_file),
+        relays=relays,
         tls=_trust(ca),
     )
 

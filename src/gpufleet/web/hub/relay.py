@@ -13,6 +13,7 @@ from gpufleet.hub.wal import Wal
 from gpufleet.model.answer import ErrorAnswer
 from gpufleet.ports import Clock
 from gpufleet.web.hub.access import BATCHES
+from gpufleet.web.hub.circle import Circle
 from gpufleet.web.hub.door import Door, ForbiddenError, turn_away
 from gpufleet.web.hub.ingest import BatchEndpoint
 from gpufleet.web.hub.respond import Receive, Scope, Send, respond
@@ -74,11 +75,14 @@ class RelayStatus:
 class RelayApp:
     """The ASGI application of a relay."""
 
-    def __init__(self, *, door: Door, endpoint: BatchEndpoint, status: RelayStatus, next_hub: str) -> None:
+    def __init__(
+        self, *, door: Door, endpoint: BatchEndpoint, status: RelayStatus, next_hub: str, circle: Circle
+    ) -> None:
         self._door = door
         self._endpoint = endpoint
         self._status = status
         self._next_hub = next_hub
+        self._circle = circle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -97,7 +101,11 @@ class RelayApp:
             answer = ErrorAnswer(error="forbidden", detail=str(error))
             await respond(send, 403, answer, [(b"connection", b"close")])
             return
-        if scope["path"] == BATCHES:
+        if scope["path"] == BATCHES and self._circle.closes(scope):
+            words = f"this relay posts to itself: {self._next_hub}, its relay.to, is itself or a relay that leads back"
+            self._status.counters.rejected["relay_loop"] += 1
+            await respond(send, 508, ErrorAnswer(error="relay_loop", detail=words), [(b"connection", b"close")])
+        elif scope["path"] == BATCHES:
             await self._endpoint(scope, receive, send, principal.cluster)
         else:
             await self._answer(scope, send)
