@@ -33,9 +33,9 @@ POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 KERNEL_LOG = "/dev/kmsg"
 
 PACKAGES = {
-    "agent": ("pynvml", "aiohttp", "uvicorn", "httptools", "zstandard"),
+    "agent": ("pynvml", "aiohttp", "uvicorn", "httptools", "zstandard", "cramjam"),
     "hub": (
-        *("litestar", "uvicorn", "httptools", "aiohttp", "zstandard"),
+        *("litestar", "uvicorn", "httptools", "aiohttp", "zstandard", "cramjam"),
         *("clickhouse_connect", "chdb", "pyarrow", "sqlalchemy"),
     ),
 }
