@@ -38,10 +38,13 @@ def test_every_shape_of_an_xid(text: str, expected: tuple[str, int, dict[str, st
     assert Sayings().parse(text) == Told("xid", pci, code, attributes)
 
 
-def test_the_name_of_a_process_does_not_leave_the_log() -> None:
-    told = Sayings().parse("NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name=secret-project, Ch 00000008")
-    assert told is not None
+@pytest.mark.parametrize("name", ["secret-project", "a secret", "a,secret", "a, secret", "12345678,secret", "secret"])
+@pytest.mark.parametrize("message", ["Ch 00000008, intr 10", "0ced(3044) 00000000", ""])
+def test_the_name_of_a_process_does_not_leave_the_log(name: str, message: str) -> None:
+    told = Sayings().parse(f"NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name={name}, {message}".removesuffix(", "))
+    assert isinstance(told, Told)
     assert "secret" not in str(told)
+    assert told.attributes.get("message", "") == message
 
 
 @pytest.mark.parametrize(

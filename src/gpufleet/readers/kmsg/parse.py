@@ -20,7 +20,11 @@ _PCI = r"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)"
 _XID = re.compile(
     rf"NVRM: Xid \((?:PCI:)?{_PCI}(?: GPU-I:(\d{{1,3}}))?(?: GPU-CI:(\d{{1,3}}))?\): (\d{{1,6}})(?:,\s*(.*))?$", _ANY
 )
-_WHO = re.compile(r"(?:pid=(?P<pid>\d{1,10}|'?<unknown>'?),?\s*)?(?:name=[^,]*,\s*)?", _ANY)
+_WHO = re.compile(
+    r"(?:pid=(?P<pid>\d{1,10}|'?<unknown>'?),?\s*)?(?:name=.{0,15}?(?:$|,\s+(?=[A-Z0-9]))|name=[^,]*(?:,\s*)?)?", _ANY
+)
+"""A name can hold commas and blanks, and has 15 letters at most (TASK_COMM_LEN): what follows it begins otherwise."""
+
 _SXID = re.compile(
     rf"nvidia-(nvswitch\d{{1,3}}): SXid \(PCI:{_PCI}\): (\d{{1,6}}), (Fatal|Non-fatal|Non-Fatal)(?:,\s*(.*))?$", _ANY
 )
