@@ -39,12 +39,12 @@ def test_every_shape_of_an_xid(text: str, expected: tuple[str, int, dict[str, st
 
 
 @pytest.mark.parametrize("name", ["secret-project", "a secret", "a,secret", "a, secret", "12345678,secret", "secret"])
-@pytest.mark.parametrize("message", ["Ch 00000008, intr 10", "0ced(3044) 00000000", ""])
+@pytest.mark.parametrize("message", ["Ch 00000008, intr 10", "0ced(3044) 00000000"])
 def test_the_name_of_a_process_does_not_leave_the_log(name: str, message: str) -> None:
-    told = Sayings().parse(f"NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name={name}, {message}".removesuffix(", "))
+    told = Sayings().parse(f"NVRM: Xid (PCI:0000:1b:00): 31, pid=7, name={name}, {message}")
     assert isinstance(told, Told)
     assert "secret" not in str(told)
-    assert told.attributes.get("message", "") == message
+    assert told.attributes["message"] == message
 
 
 @pytest.mark.parametrize(

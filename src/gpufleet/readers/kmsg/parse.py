@@ -21,7 +21,7 @@ _XID = re.compile(
     rf"NVRM: Xid \((?:PCI:)?{_PCI}(?: GPU-I:(\d{{1,3}}))?(?: GPU-CI:(\d{{1,3}}))?\): (\d{{1,6}})(?:,\s*(.*))?$", _ANY
 )
 _WHO = re.compile(
-    r"(?:pid=(?P<pid>\d{1,10}|'?<unknown>'?),?\s*)?(?:name=.{0,15}?(?:$|,\s+(?=[A-Z0-9]))|name=[^,]*(?:,\s*)?)?", _ANY
+    r"(?:pid=(?P<pid>\d{1,10}|'?<unknown>'?),?\s*)?(?:name=.{0,15}?,\s+(?=[A-Z0-9])|name=[^,]*(?:,\s*)?)?", _ANY
 )
 """A name can hold commas and blanks, and has 15 letters at most (TASK_COMM_LEN): what follows it begins otherwise."""
 
