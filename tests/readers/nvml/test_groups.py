@@ -124,6 +124,18 @@ async def test_fans_turn(fake: FakeNvml, start: Start) -> None:
     assert dim(device(round_, 0), "gpu_fan_speed_rpm") == {"0": Absent(Reason.NOT_SUPPORTED, "fan turns")}
 
 
+async def test_a_number_of_fans_that_no_board_has_is_none(fake: FakeNvml, start: Start) -> None:
+    """To ask each of them would take for ever."""
+    fake.scenario.devices[1].numbers[f"{G}NumFans"] = 0xFFFFFFFF
+    fake.apply()
+    reader = start(fake)
+    none = {"0": Absent(Reason.NO_DATA, f"{G}NumFans")}
+    fast, slow = await reader.read(Lane.FAST), await reader.read(Lane.SLOW)
+    assert dim(device(fast, 1), "gpu_fan_speed_ratio") == none
+    assert {value.reason for value in dim(device(slow, 1), "gpu_fan_speed_rpm").values()} == {Reason.NO_DATA}  # type: ignore[union-attr]
+    assert device(fast, 1).values["gpu_state"] == "ok"
+
+
 async def test_modes_and_numbers_of_the_board(superchips: FakeNvml, start: Start) -> None:
     reader = start(superchips)
     static, slow = await reader.read(Lane.STATIC), await reader.read(Lane.SLOW)

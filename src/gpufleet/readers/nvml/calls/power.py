@@ -5,7 +5,7 @@ import struct
 from gpufleet.readers.nvml.calls.call import Call, Calls, custom, each, function, plain
 from gpufleet.readers.nvml.calls.fields import Fields, field
 from gpufleet.readers.nvml.calls.raw import ask_struct
-from gpufleet.readers.nvml.context import Context
+from gpufleet.readers.nvml.context import NO_DATA, Context, check
 from gpufleet.readers.nvml.protocol import Value
 
 FAN_SPEED, FAN_RPM = "nvmlDeviceGetFanSpeed_v2", "nvmlDeviceGetFanSpeedRPM"
@@ -13,32 +13,41 @@ THRESHOLD = "nvmlDeviceGetTemperatureThreshold"
 THRESHOLDS = 8
 """Numbers of nvmlTemperatureThresholds_t."""
 
+MOST_FANS = 64
+"""A driver that says more than this is not believed."""
+
 MODULE = 1
 """NVML_POWER_SCOPE_MODULE: of the module that a GPU shares with a CPU."""
 
 _FAN_SPEED_INFO = struct.Struct("<III")
 
 
+def _count_fans(context: Context) -> range:
+    count: int = context.nvml.nvmlDeviceGetNumFans(context.handle)
+    check(context, NO_DATA if count > MOST_FANS else 0)
+    return range(count)
+
+
 def _fans(context: Context) -> Value:
-    count = context.nvml.nvmlDeviceGetNumFans(context.handle)
+    fans = _count_fans(context)
     context.mark(FAN_SPEED)
 
     def speed(fan: int) -> Value:
         percent: int = context.nvml.nvmlDeviceGetFanSpeed_v2(context.handle, fan)
         return percent
 
-    return each(context, FAN_SPEED, speed, range(count))
+    return each(context, FAN_SPEED, speed, fans)
 
 
 def _fan_rpm(context: Context) -> Value:
-    count = context.nvml.nvmlDeviceGetNumFans(context.handle)
+    fans = _count_fans(context)
     context.mark(FAN_RPM)
 
     def speed(fan: int) -> Value:
         rpm: int = ask_struct(context, FAN_RPM, _FAN_SPEED_INFO, 0x0100000C, fan)[2]
         return rpm
 
-    return each(context, FAN_RPM, speed, range(count))
+    return each(context, FAN_RPM, speed, fans)
 
 
 def _thresholds(context: Context) -> Value:
