@@ -1,5 +1,7 @@
 """GPUs known only by their place in a list: shown where nothing better is, and never twice."""
 
+import pytest
+
 from gpufleet.model.absence import Reason
 from gpufleet.model.doubles import Shown, left_out
 
@@ -16,6 +18,23 @@ def test_another_reader_wins() -> None:
 
 def test_alone_they_are_shown() -> None:
     assert left_out(LISTED) == frozenset()
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+def test_alone_and_without_values_they_are_shown(silent: int) -> None:
+    silent_ones = [Shown(one.key, unnamed=True, why=Reason.STALE) for one in LISTED[:silent]]
+    assert left_out([*silent_ones, *LISTED[silent:]]) == frozenset()
+
+
+def test_without_values_they_stand_for_nothing() -> None:
+    stale = [Shown(one.key, unnamed=True, why=Reason.STALE) for one in LISTED]
+    assert left_out([*stale, *bus(Reason.STALE, Reason.STALE)]) == {"n0", "n1"}
+
+
+def test_one_of_them_without_values_is_still_the_same_one() -> None:
+    one, other = LISTED
+    silent = Shown(other.key, unnamed=True, why=Reason.STALE)
+    assert left_out([one, silent, *bus(Reason.NO_LIBRARY, Reason.NO_LIBRARY)]) == {"b0", "b1"}
 
 
 def test_the_bus_shows_the_same_ones() -> None:

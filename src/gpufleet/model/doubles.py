@@ -42,12 +42,14 @@ def left_out(gpus: Iterable[Shown]) -> frozenset[str]:
 
     Unnamed ones are left out where another reader has values of GPUs. Where the others have none, and there are as
     many of them that NVIDIA's driver holds, they are the same ones, and those without values are left out; where the
-    numbers differ nobody can tell which is which, and the named ones stay.
+    numbers differ nobody can tell which is which, and the named ones stay; so they do where no unnamed one has a value.
     """
     gpus = list(gpus)
     unnamed = frozenset(gpu.key for gpu in gpus if gpu.unnamed)
-    held = frozenset(gpu.key for gpu in gpus if gpu.why is not None and gpu.why not in ELSEWHERE)
-    read = any(gpu.why is None and not gpu.unnamed for gpu in gpus)
+    named = [gpu for gpu in gpus if not gpu.unnamed]
+    held = frozenset(gpu.key for gpu in named if gpu.why is not None and gpu.why not in ELSEWHERE)
+    read = any(gpu.why is None for gpu in named)
+    told = any(gpu.why is None for gpu in gpus if gpu.unnamed)
     if not unnamed:
         return frozenset()
-    return unnamed if read or (held and len(held) != len(unnamed)) else held
+    return unnamed if read or (held and (len(held) != len(unnamed) or not told)) else held
