@@ -1,9 +1,9 @@
-"""Run every benchmark, or those that are named: `python -m benchmarks [agent codec ingest relay spool store text]`."""
+"""Run every benchmark, or those that are named: `python -m benchmarks [agent codec ingest lists relay spool ...]`."""
 
 import subprocess
 import sys
 
-NAMES = ("agent", "codec", "text", "spool", "store", "ingest", "relay")
+NAMES = ("agent", "codec", "text", "spool", "store", "lists", "ingest", "relay")
 
 
 def main(asked: list[str]) -> int:

@@ -24,13 +24,13 @@ from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.holding import Holding
 from gpufleet.model.ledger import FlushIntent, Held, MachineMatch, SenderState, SequenceKey
-from gpufleet.model.machine import Machine
+from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
 from gpufleet.model.round import Round as Round
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored import Accepted, EventQuestion, StoredEvent, StoredSample
+from gpufleet.model.stored import Accepted, EventQuestion, Standing, StoredEvent, StoredSample
 
 
 class Clock(Protocol):
@@ -235,6 +235,21 @@ class Store(Protocol):
         """Return the newest sample per view, reader and lane of one machine (of one view, if its key is given)."""
         ...
 
+    def latest_of(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[StoredSample, ...]]:
+        """Return the newest samples of many machines by id, as `latest` of each; one without any may be left out."""
+        ...
+
+    def standings(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[Standing, ...]]:
+        """Return the newest samples of many machines by id, without what was measured: enough to count by."""
+        ...
+
+    def reporting_gpus(self, since: int) -> Mapping[str, int]:
+        """Return cluster to GPUs of which a number of a metric that totals are made of was received since then.
+
+        Those of a machine that are known by their place in a list only count where none with a name told one.
+        """
+        ...
+
     def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         """Return the ids of the machines that ever told of the view of this key, in order."""
         ...
@@ -245,6 +260,10 @@ class Store(Protocol):
 
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
         """Return how each reader of the machine was doing when last heard of."""
+        ...
+
+    def readers_of(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[ReaderStatus, ...]]:
+        """Return the same of many machines by id; one without any may be left out."""
         ...
 
     def series(
@@ -318,8 +337,23 @@ class Registry(Protocol):
         """
         ...
 
-    def machines(self, cluster: str | None = None) -> tuple[MachineRecord, ...]:
-        """Return every machine (of one cluster), by name; `gpus` and `age_seconds` are the caller's to fill."""
+    def machines(
+        self,
+        cluster: str | None = None,
+        *,
+        kind: MachineKind | None = None,
+        after: tuple[str, str, str] | None = None,
+        limit: int | None = None,
+    ) -> tuple[MachineRecord, ...]:
+        """Return every machine (of one cluster, of one kind), by cluster, name and id.
+
+        Only those that come after a cluster, name and id, and at most so many, where that is given. `gpus` and
+        `age_seconds` are the caller's to fill.
+        """
+        ...
+
+    def machines_called(self, cluster: str, word: str) -> tuple[MachineRecord, ...]:
+        """Return the machine of this id, or those of this host name, as `machines` does."""
         ...
 
     def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain

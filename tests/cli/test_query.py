@@ -106,10 +106,13 @@ async def test_lists_from_the_shell(site: Site) -> None:
     assert "2 of 2" in out
     assert "\x1b" not in out
     assert "ago" in out
-    for what, words in (("machines", "m-"), ("gpus", "GPU-1"), ("senders", "0.1.0")):
+    assert "GPUs reporting in cluster local: 2, expected: not said" in out
+    for what, words in (("machines", "m-"), ("gpus", "GPU-1"), ("gpus", "node-a"), ("senders", "0.1.0")):
         code, out, _ = await run("query", what, *hub)
         assert code == 0
         assert words in out
+    code, out, _ = await run("query", "nodes", "--json", *hub)
+    assert (code, [one["gpus"] for one in json.loads(out)["items"]], json.loads(out)["next"]) == (0, [2], None)
     code, out, _ = await run("query", "senders", "--json", *hub)
     assert (code, json.loads(out)[0]["missing"]) == (0, 1)
 

@@ -108,7 +108,7 @@ class Run:
         wait_until(lambda: site.gauge("relay", "gpufleet_relay_wal_records") == 0, seconds=60, what="an empty relay")
         wait_until(lambda: site.gauge("hub", "gpufleet_hub_wal_records") == 0, seconds=60, what="an empty hub log")
         heard = site.senders() or {}
-        names = {one["id"]: one["machine"]["name"] for one in get_json(f"{site.url('hub')}/v1/machines")}
+        names = {one["id"]: one["machine"]["name"] for one in get_json(f"{site.url('hub')}/v1/machines")["items"]}
         for name in ("relay", "hub"):
             if lost := site.gauge(name, f"gpufleet_{name}_wal_lost_batches_total"):
                 verdict.problems.append(f"{name}: {lost:.0f} acknowledged batches were lost in its log")

@@ -127,14 +127,14 @@ def test_backup_and_restore_as_they_are_written(host: Host) -> None:
     host.measure(1, 2, 3)
     host.allocate("kept")
     made = gpufleet("token", "create", "--role", "admin", "--state", str(host.state))
-    (node,) = host.ask("/v1/nodes")
+    (node,) = host.ask("/v1/nodes")["items"]
     host.run("backup")
     host.measure(4, 5)
     host.allocate("later")
     host.run("restore")
     assert [one["id"] for one in host.ask("/v1/allocations")] == ["kept"]
     assert made.stderr.split()[2].rstrip(":") in gpufleet("token", "list", "--state", str(host.state)).stdout
-    (restored,) = host.ask("/v1/nodes")
+    (restored,) = host.ask("/v1/nodes")["items"]
     assert (restored["machine"]["id"], restored["gpus"]) == (node["machine"]["id"], 2)
     host.measure(6)  # the sender goes on, and what was acknowledged and is gone is told
     assert host.missing() == 2
@@ -146,7 +146,7 @@ def test_the_registry_alone_from_a_running_hub(host: Host) -> None:
     host.start()
     host.measure(1)
     host.allocate("kept")
-    (node,) = host.ask("/v1/nodes")
+    (node,) = host.ask("/v1/nodes")["items"]
     host.run("registry")
     host.allocate("later")
     host.measure(2)
@@ -155,7 +155,7 @@ def test_the_registry_alone_from_a_running_hub(host: Host) -> None:
     assert [one["id"] for one in host.ask("/v1/allocations")] == ["kept"]
     host.measure(3)
     assert host.missing() == 1, "as the page says: flushed after the copy"
-    assert [one["machine"]["id"] for one in host.ask("/v1/nodes")] == [node["machine"]["id"]]
+    assert [one["machine"]["id"] for one in host.ask("/v1/nodes")["items"]] == [node["machine"]["id"]]
 
 
 @pytest.mark.timeout(300)
@@ -163,13 +163,13 @@ def test_a_hub_starts_without_its_registry_or_its_store(host: Host) -> None:
     host.start()
     host.measure(1, 2)
     host.allocate("a")
-    (node,) = host.ask("/v1/nodes")
+    (node,) = host.ask("/v1/nodes")["items"]
     host.stop()
     (host.state / "hub" / "store").rename(host.folder / "store")
     host.start()
     host.measure(3)
     assert host.missing() == 0
-    (after,) = host.ask("/v1/nodes")
+    (after,) = host.ask("/v1/nodes")["items"]
     assert after["machine"]["id"] == node["machine"]["id"]
     assert host.ask("/v1/allocations/a/metrics")["source"] == "host_local_probe"
     host.stop()
@@ -179,7 +179,7 @@ def test_a_hub_starts_without_its_registry_or_its_store(host: Host) -> None:
     host.measure(4)
     assert host.missing() == 3
     assert host.ask("/v1/allocations") == []
-    assert host.ask("/v1/nodes")[0]["machine"]["id"] != node["machine"]["id"]
+    assert host.ask("/v1/nodes")["items"][0]["machine"]["id"] != node["machine"]["id"]
 
 
 def documented(title: str) -> set[str]:

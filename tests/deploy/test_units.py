@@ -162,7 +162,7 @@ def test_a_relay_works_with_what_its_unit_leaves(confined: "Confined", peer: Pee
     relay = confined.start(RELAY, "--listen", at_relay, "--relay-to", f"http://{at_hub}")
     relay.wait_for(f"http://{at_relay}/readyz")
     agent = confined.start(AGENT, "--listen", f"127.0.0.1:{free_port()}", "--hub", f"http://{at_relay}")
-    wait_until(lambda: get_json(f"http://{at_hub}/v1/gpus"), what="the hub to know the GPUs")
+    wait_until(lambda: get_json(f"http://{at_hub}/v1/gpus")["items"], what="the hub to know the GPUs")
     assert [process.stop(60) for process in (agent, relay, hub)] == [0, 0, 0]
 
 
@@ -207,7 +207,7 @@ def test_agent_and_hub_work_with_what_their_units_leave(confined: Confined, peer
     hub.wait_for(f"http://{at_hub}/readyz")
     agent = confined.start(AGENT, "--listen", at_agent, "--hub", f"http://{at_hub}")
     agent.wait_for(f"http://{at_agent}/readyz")
-    wait_until(lambda: get_json(f"http://{at_hub}/v1/gpus"), what="the hub to know the GPUs")
+    wait_until(lambda: get_json(f"http://{at_hub}/v1/gpus")["items"], what="the hub to know the GPUs")
     page = get_text(f"http://{at_agent}/metrics")
     assert page.count("\ngpufleet_gpu_power_watts{") == 2
     assert "gpufleet_host_filesystem_read_only{node=" in page

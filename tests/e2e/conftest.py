@@ -89,8 +89,8 @@ class Way:
 
     def this_machine(self) -> dict[str, Any]:
         """Return the hub's record of the agent's machine, waiting for it."""
-        wait_until(lambda: self.hub("/v1/nodes"), what="the hub to know the node")
-        machine: dict[str, Any] = self.hub("/v1/nodes")[0]["machine"]
+        wait_until(lambda: self.hub("/v1/nodes")["items"], what="the hub to know the node")
+        machine: dict[str, Any] = self.hub("/v1/nodes")["items"][0]["machine"]
         return machine
 
     def rows(self, query: str) -> list[list[Any]]:

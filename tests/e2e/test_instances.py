@@ -97,7 +97,7 @@ def test_every_instance_is_on_every_face_with_the_driver_s_values(way: Way, expe
         return devices
 
     def in_hub() -> list[dict[str, Any]]:
-        return [record["device"] for record in way.hub("/v1/gpus")]
+        return [record["device"] for record in way.hub("/v1/gpus")["items"]]
 
     wait_until(is_equal(in_snapshot, expected), seconds=60, what="every instance in the snapshot")
     parents = {device["uuid"]: device.get("parent") for device in in_snapshot()}

@@ -5,11 +5,13 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from gpufleet.codecs.batch import to_rows
+from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.errors import StoreError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored import Accepted, EventQuestion, EventSpan, StoredEvent, StoredSample
+from gpufleet.model.stored import Accepted, EventQuestion, EventSpan, Standing, StoredEvent, StoredSample
+from gpufleet.model.view import ViewKind
 
 
 class MemoryStore:
@@ -116,6 +118,29 @@ class MemoryStore:
     def _machines(self) -> list[str]:
         return sorted({id_ for _, batches in self.writes for one in batches for id_ in one.machine_ids})
 
+    def latest_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[StoredSample, ...]]:
+        return {machine: self.latest(cluster, machine) for machine in machines}
+
+    def standings(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Standing, ...]]:
+        return {
+            machine: tuple(Standing(stored=one, tells=_tells(one.sample)) for one in self.latest(cluster, machine))
+            for machine in machines
+        }
+
+    def readers_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[ReaderStatus, ...]]:
+        return {machine: self.readers(cluster, machine) for machine in machines}
+
+    def reporting_gpus(self, since: int) -> dict[str, int]:
+        found: dict[str, int] = {}
+        places = {(b.batch.cluster, id_) for _, some in self.writes for b in some for id_ in b.machine_ids}
+        for cluster, machine in places:
+            told = [one.sample for one in self.latest(cluster, machine) if one.received_at >= since]
+            views = {one.view.key: one.view for one in told if one.view is not None and _tells(one)}
+            named = [view.named for view in views.values() if view.kind is ViewKind.GPU]
+            if named:
+                found[cluster] = found.get(cluster, 0) + (sum(named) or len(named))
+        return found
+
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
         newest: dict[tuple[str, str], ReaderStatus] = {}
         for _, batches in self.writes:
@@ -149,6 +174,10 @@ class MemoryStore:
 
     def close(self) -> None:
         self.closed = True
+
+
+def _tells(sample: Sample) -> bool:
+    return any(isinstance(sample.values.get(name), int | float) for name in AGGREGATED)
 
 
 def _key(sample: Sample) -> tuple[str | None, str, str]:

@@ -106,7 +106,7 @@ async def test_who_has_one_gpu_sees_that_gpu_alone(full: Guarded) -> None:
 
 
 async def test_of_a_machine_that_turns_out_to_be_two_tenants_neither_sees_anything(full: Guarded) -> None:
-    machines = (await full.ask("/v1/machines", full.secrets[Role.ADMIN])).document
+    machines = (await full.ask("/v1/machines", full.secrets[Role.ADMIN])).document["items"]
     (id_,) = [one["id"] for one in machines if one["machine"]["name"] == "node-a"]
     await give(full, "mine", "acme", id_)
     assert await seen(full, Role.TENANT)

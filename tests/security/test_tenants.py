@@ -56,7 +56,7 @@ async def test_of_another_on_its_machine_it_is_told_nothing_but_that_there_is_tr
     by_name = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "renamed"}, "tenant": "other"}
     assert (await full.ask("/v1/allocations/secret-name", admin, "PUT", by_name)).status == 201
     renamed = msgspec.structs.replace(NODE, name="renamed")
-    id_ = (await full.ask("/v1/machines", admin)).document[0]["id"]
+    id_ = (await full.ask("/v1/machines", admin)).document["items"][0]["id"]
     by_id = {"kind": "bare_metal", "target": {"cluster": "local", "machine": id_}, "tenant": "acme"}
     assert (await full.ask("/v1/allocations/by-id", admin, "PUT", by_id)).status == 201
     assert (await full.post(body(2, now(), machine=renamed), full.secrets[Role.SENDER])).status == 200

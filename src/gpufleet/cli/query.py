@@ -16,9 +16,9 @@ from gpufleet.model.allocation import Allocation
 from gpufleet.model.answer import (
     AllocationAnswer,
     EventsAnswer,
-    GpuRecord,
-    MachineRecord,
-    NodeRecord,
+    GpuPage,
+    MachinePage,
+    NodePage,
     SenderRecord,
     SeriesAnswer,
 )
@@ -42,7 +42,7 @@ def nodes(
     ca: CaOption = None,
 ) -> None:
     """Every node: its GPUs, how fresh it is, its newest error."""
-    ask(hub, "/v1/nodes", {"cluster": cluster}, tuple[NodeRecord, ...], "nodes", json, Access(token_file, ca))
+    ask_pages(hub, "/v1/nodes", {"cluster": cluster}, NodePage, "nodes", json, Access(token_file, ca))
 
 
 @query_app.command()
@@ -54,7 +54,7 @@ def machines(
     ca: CaOption = None,
 ) -> None:
     """Every machine, nodes and guests, with the hub's ids."""
-    ask(hub, "/v1/machines", {"cluster": cluster}, tuple[MachineRecord, ...], "machines", json, Access(token_file, ca))
+    ask_pages(hub, "/v1/machines", {"cluster": cluster}, MachinePage, "machines", json, Access(token_file, ca))
 
 
 @query_app.command()
@@ -67,15 +67,8 @@ def gpus(
     ca: CaOption = None,
 ) -> None:
     """Every GPU, MIG device and vGPU instance, as each side sees it."""
-    ask(
-        hub,
-        "/v1/gpus",
-        {"cluster": cluster, "machine": machine},
-        tuple[GpuRecord, ...],
-        "gpus",
-        json,
-        Access(token_file, ca),
-    )
+    wanted = {"cluster": cluster, "machine": machine}
+    ask_pages(hub, "/v1/gpus", wanted, GpuPage, "gpus", json, Access(token_file, ca))
 
 
 @query_app.command()
@@ -165,8 +158,41 @@ def ask(
     hub: str, path: str, query: dict[str, str | None], answer_type: type[T], kind: str, as_json: bool, access: Access
 ) -> None:
     """Ask a hub and print the answer, as it came or for people; `kind` names the function of `query_tables`."""
+    show(_get(hub, path, query, access), hub, answer_type, kind, as_json)
+
+
+def ask_pages(
+    hub: str, path: str, query: dict[str, str | None], page_type: type[T], kind: str, as_json: bool, access: Access
+) -> None:
+    """Ask a hub for every page of a list and print it as one."""
+    items: list[msgspec.Raw] = []
+    cursor: str | None = None
+    while True:
+        try:
+            page = msgspec.json.decode(_get(hub, path, {**query, "cursor": cursor}, access), type=_Page)
+        except msgspec.DecodeError as error:
+            raise CommandError(f"{hub} answers something else than a gpufleet hub does: {error}") from error
+        items += page.items
+        if page.next is None or page.next == cursor:
+            break
+        cursor = page.next
+    whole = msgspec.json.encode({"items": items, "coverage": page.coverage, "next": None})
+    show(whole, hub, page_type, kind, as_json)
+
+
+class _Page(msgspec.Struct):
+    items: list[msgspec.Raw]
+    coverage: msgspec.Raw
+    next: str | None
+
+
+def _get(hub: str, path: str, query: dict[str, str | None], access: Access) -> bytes:
     given = {name: value for name, value in query.items() if value is not None}
-    body = get(hub, f"{path}?{urlencode(given)}" if given else path, access)
+    return get(hub, f"{path}?{urlencode(given)}" if given else path, access)
+
+
+def show(body: bytes, hub: str, answer_type: type[T], kind: str, as_json: bool) -> None:
+    """Print an answer, as it came or for people."""
     if as_json:
         sys.stdout.buffer.write(body.rstrip() + b"\n")
         return

@@ -12,16 +12,19 @@ from gpufleet.model.access import AuditRecord
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation
 from gpufleet.model.answer import (
     AllocationAnswer,
+    Coverage,
     EventsAnswer,
-    GpuRecord,
-    MachineRecord,
-    NodeRecord,
+    GpuPage,
+    MachinePage,
+    NodePage,
     SenderRecord,
     SeriesAnswer,
 )
 from gpufleet.model.event import EventReport
 from gpufleet.model.reading import Reading
 from gpufleet.model.view import Scope
+
+STATE = ("gpu_state", "state")
 
 SHOWN = (
     ("gpu_utilization_ratio", "util"),
@@ -42,20 +45,21 @@ def render(tables: Iterable[Table | str], *, width: int, colour: bool) -> str:
     return page.getvalue()
 
 
-def nodes(found: Sequence[NodeRecord]) -> list[Table | str]:
-    """One row a node."""
+def nodes(page: NodePage) -> list[Table | str]:
+    """One row a node, and how many GPUs report of those that should."""
     rows = [
         (
             one.machine.machine.name,
             one.machine.id,
             one.machine.cluster,
             f"{one.gpus_reporting} of {one.gpus}",
-            "silent for " + _age(one.machine.age_seconds) if one.stale else _age(one.machine.age_seconds),
+            f"late, {_age(one.machine.age_seconds)}" if one.stale else _age(one.machine.age_seconds),
             one.machine.conflict or one.last_error or "",
         )
-        for one in found
+        for one in page.items
     ]
-    return [_table(("node", "id", "cluster", "GPUs reporting", "heard", "conflict or last error"), rows, "nodes")]
+    table = _table(("node", "id", "cluster", "GPUs reporting", "heard", "conflict or last error"), rows, "nodes")
+    return [table, *_coverage(page.coverage)]
 
 
 def events(found: EventsAnswer) -> list[Table | str]:
@@ -110,8 +114,8 @@ def allocations(found: Sequence[Allocation]) -> list[Table | str]:
     return [_table(titles, rows, "allocations")]
 
 
-def machines(found: Sequence[MachineRecord]) -> list[Table | str]:
-    """One row a machine."""
+def machines(page: MachinePage) -> list[Table | str]:
+    """One row a machine, and how many GPUs report of those that should."""
     rows = [
         (
             one.machine.name,
@@ -123,24 +127,32 @@ def machines(found: Sequence[MachineRecord]) -> list[Table | str]:
             _age(one.age_seconds),
             one.conflict or "",
         )
-        for one in found
+        for one in page.items
     ]
-    return [_table(("machine", "id", "cluster", "kind", "GPUs", "sender", "heard", "conflict"), rows, "machines")]
+    table = _table(("machine", "id", "cluster", "kind", "GPUs", "sender", "heard", "conflict"), rows, "machines")
+    return [table, *_coverage(page.coverage)]
 
 
-def gpus(found: Sequence[GpuRecord]) -> list[Table | str]:
-    """One row a view."""
+def gpus(page: GpuPage) -> list[Table | str]:
+    """One row a view, and how many GPUs report of those that should."""
     rows = [
         (
+            one.node,
+            "" if one.index is None else str(one.index),
             one.device.id,
             one.device.name or "",
             one.device.side.value,
-            *(_reading(one.device.readings.get(metric), metric) for metric, _ in SHOWN),
+            *(_reading(one.device.readings.get(metric), metric) for metric, _ in (STATE, *SHOWN)),
             _age(one.age_seconds),
         )
-        for one in found
+        for one in page.items
     ]
-    return [_table(("id", "name", "side", *(title for _, title in SHOWN), "age"), rows, "GPUs")]
+    titles = ("node", "index", "id", "name", "side", *(title for _, title in (STATE, *SHOWN)), "age")
+    return [_table(titles, rows, "GPUs"), *_coverage(page.coverage)]
+
+
+def _coverage(found: Sequence[Coverage]) -> list[Table | str]:
+    return [escape(_clean(f"GPUs reporting in cluster {one.cluster}: {one.words}")) for one in found]
 
 
 def senders(found: Sequence[SenderRecord]) -> list[Table | str]:

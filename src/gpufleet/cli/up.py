@@ -131,8 +131,8 @@ async def this_machine(hub: str, agent: str) -> dict[str, Any]:
     """Return the hub's record of the agent's machine, as soon as the hub has one."""
     while True:
         snapshot = msgspec.json.decode(await asyncio.to_thread(get, agent, "/v1/snapshot"))
-        nodes: list[dict[str, Any]] = msgspec.json.decode(await asyncio.to_thread(get, hub, "/v1/nodes"))
-        for node in nodes:
+        page: dict[str, Any] = msgspec.json.decode(await asyncio.to_thread(get, hub, "/v1/nodes"))
+        for node in page["items"]:
             record: dict[str, Any] = node["machine"]
             if record["machine"]["name"] == snapshot["node"]["name"]:
                 return record

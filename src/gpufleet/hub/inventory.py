@@ -6,11 +6,11 @@ import msgspec
 
 from gpufleet.hub.freshness import MISSED_PASSES, Freshness
 from gpufleet.hub.intervals import Intervals
-from gpufleet.hub.readings import all_stale, devices
+from gpufleet.hub.readings import all_stale, device_views, devices
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.answer import EpochConflict, EpochRecord, GpuRecord, MachineRecord, NodeRecord, SenderRecord
 from gpufleet.model.ledger import SenderState
-from gpufleet.model.stored import StoredSample
+from gpufleet.model.stored import Standing, StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
 from gpufleet.model.view import ViewKind
 
@@ -31,13 +31,17 @@ def gpu_records(machine: MachineRecord, stored: Sequence[StoredSample], freshnes
     for one in sorted(stored, key=lambda one: (one.received_at, one.sample.measured_at)):
         if one.sample.view is not None:
             newest_by_key[one.sample.view.key] = one
+    views = device_views(stored)
     for device in devices(machine.cluster, machine.id, stored, freshness):
         if not heard:
             device = msgspec.structs.replace(device, readings=all_stale(device.readings), dimensions=())
-        newest = newest_by_key[device.id.split("/", 2)[2]]
+        key = device.id.split("/", 2)[2]
+        newest = newest_by_key[key]
         records.append(
             GpuRecord(
                 cluster=machine.cluster,
+                node=machine.machine.name,
+                index=views[key].index,
                 device=device,
                 measured_at=to_datetime(newest.sample.measured_at),
                 received_at=to_datetime(newest.received_at),
@@ -47,16 +51,44 @@ def gpu_records(machine: MachineRecord, stored: Sequence[StoredSample], freshnes
     return tuple(records)
 
 
+def may_count_twice(standings: Sequence[Standing]) -> bool:
+    """Tell whether a machine has GPUs with a name and GPUs without: which are shown takes their values to say."""
+    views = device_views([one.stored for one in standings]).values()
+    return len({view.named for view in views if view.kind is ViewKind.GPU}) > 1
+
+
+def count_shown(records: Sequence[GpuRecord]) -> tuple[int, int]:
+    """Return the same as `count_gpus`, of a machine's records."""
+    total = aggregate([one.device.readings for one in records if one.device.kind is ViewKind.GPU])
+    return total.devices, total.reporting
+
+
+def count_gpus(standings: Sequence[Standing], freshness: Freshness) -> tuple[int, int]:
+    """Return how many GPUs a machine has, and how many of them tell a number now that totals are made of.
+
+    Not for one that `may_count_twice`.
+    """
+    stored = [one.stored for one in standings]
+    gpus = {key for key, view in device_views(stored).items() if view.kind is ViewKind.GPU}
+    if not any(freshness.is_heard(one.received_at) for one in stored):
+        return len(gpus), 0
+    telling = {
+        one.stored.sample.view.key
+        for one in standings
+        if one.tells and one.stored.sample.view is not None and freshness.is_current(one.stored)
+    }
+    return len(gpus), len(gpus & telling)
+
+
 def node_record(
-    machine: MachineRecord, gpus: Sequence[GpuRecord], last_error: str | None, stale_after_seconds: float
+    machine: MachineRecord, gpus: tuple[int, int], last_error: str | None, stale_after_seconds: float
 ) -> NodeRecord:
-    """Say how a node is doing: how many GPUs it has, and how many of them tell anything now."""
-    total = aggregate([one.device.readings for one in gpus if one.device.kind is ViewKind.GPU])
+    """Say how a node is doing; `gpus` are how many it has, and how many of them tell anything now."""
     return NodeRecord(
-        machine=msgspec.structs.replace(machine, gpus=total.devices),
+        machine=msgspec.structs.replace(machine, gpus=gpus[0]),
         stale=machine.age_seconds > stale_after_seconds,
-        gpus=total.devices,
-        gpus_reporting=total.reporting,
+        gpus=gpus[0],
+        gpus_reporting=gpus[1],
         last_error=last_error,
     )
 

@@ -11,26 +11,28 @@ import msgspec
 from gpufleet.hub import answers, events, history, slices
 from gpufleet.hub.claims import Claims, share
 from gpufleet.hub.conflicts import Conflicts
-from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.history import QuestionError
 from gpufleet.hub.intervals import Intervals
-from gpufleet.hub.inventory import gpu_records, node_record, sender_record, with_age
+from gpufleet.hub.inventory import sender_record
 from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.lists import Lists
+from gpufleet.hub.paging import Asked
 from gpufleet.hub.putting import canonical, check_id, check_spec
 from gpufleet.model.absence import Reason
-from gpufleet.model.allocation import Allocation, AllocationSpec
+from gpufleet.model.allocation import Allocation, AllocationSpec, Target
 from gpufleet.model.answer import (
     AllocationAnswer,
     EventsAnswer,
+    GpuPage,
     GpuRecord,
+    MachinePage,
     MachineRecord,
-    NodeRecord,
+    NodePage,
     SenderRecord,
     SeriesAnswer,
 )
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.machine import MachineKind
-from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import EventQuestion, EventSpan
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import ViewKind, normalise_uuid
@@ -68,6 +70,7 @@ class Queries:
         self._ledger = ledger
         self._conflicts = conflicts
         self._claims = claims
+        self._lists = Lists(registry=registry, store=store, clock=clock, stale_after_seconds=stale_after_seconds)
         self._putting = asyncio.Lock()  # what is looked at before an allocation is kept stays so until it is
         self._threads = threads
         self._clock = clock
@@ -130,21 +133,21 @@ class Queries:
         history.check_metrics(metrics)
         return await self._ask(lambda: self._allocation_series(id, metrics, asked, tenant))
 
-    async def machines(self, cluster: str | None = None) -> tuple[MachineRecord, ...]:
-        """Return every machine, or those of one cluster."""
-        return await self._ask(lambda: tuple(self._complete(one) for one in self._registry.machines(cluster)))
+    async def machines(self, cluster: str | None, page: Asked) -> MachinePage:
+        """Return a page of the machines, or of those of one cluster."""
+        return await self._ask(lambda: self._lists.machines(cluster, page))
 
     async def machine(self, id: str) -> MachineRecord:  # noqa: A002
         """Return one machine. Raises NotFoundError."""
-        return await self._ask(lambda: self._complete(self._registry.machine(id)))
+        return await self._ask(lambda: self._lists.complete([self._registry.machine(id)])[0])
 
-    async def nodes(self, cluster: str | None = None) -> tuple[NodeRecord, ...]:
-        """Return every machine of kind node, with how it is doing."""
-        return await self._ask(lambda: tuple(self._node(one) for one in self._nodes(cluster)))
+    async def nodes(self, cluster: str | None, page: Asked) -> NodePage:
+        """Return a page of the machines of kind node, with how they are doing."""
+        return await self._ask(lambda: self._lists.nodes(cluster, page))
 
-    async def gpus(self, cluster: str | None = None, machine: str | None = None) -> tuple[GpuRecord, ...]:
-        """Return every view of every machine, or of one."""
-        return await self._ask(lambda: tuple(self._gpus(cluster, machine)))
+    async def gpus(self, cluster: str | None, machine: str | None, page: Asked) -> GpuPage:
+        """Return a page of the views of every machine, or every view of one."""
+        return await self._ask(lambda: self._lists.gpus(cluster, machine, page))
 
     async def gpu(self, id: str) -> GpuRecord:  # noqa: A002
         """Return one view by id, or by the UUID of the device where only one view has it.
@@ -239,7 +242,7 @@ class Queries:
     def _put_allocation(self, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002
         meant = msgspec.structs.replace(spec, valid_from=spec.valid_from or self._valid_from(id) or at)
         one = Allocation(id=id, generation=1, spec=meant, created_at=at)
-        machines = self._registry.machines(spec.target.cluster)
+        machines = self._meant(spec.target)
         devices = None if spec.devices is None else frozenset(spec.devices)
         for other in self._claims.rivals(one, machines, 0, history.LATEST):
             theirs = other.spec.devices
@@ -281,7 +284,7 @@ class Queries:
         if allocation.spec.kind in slices.KINDS:
             hosts = self._hosts(allocation.spec)
             return slices.answer(allocation, hosts, self._clock.now_ns(), stale_after_seconds=self._stale_after)
-        machines = self._registry.machines(allocation.spec.target.cluster)
+        machines = self._meant(allocation.spec.target)
         now = self._clock.now_ns()
         contested = self._contested(allocation, machines, now, now + 1, name=tenant is None)
         if contested:
@@ -307,8 +310,8 @@ class Queries:
             slices.Host(
                 machine=one, stored=self._store.latest(cluster, one.id), readers=self._store.readers(cluster, one.id)
             )
-            for one in self._nodes(cluster)
-            if one.id in ids
+            for one in self._with_ids(cluster, ids)
+            if one.machine.kind is MachineKind.NODE
         ]
 
     def _allocation_series(
@@ -324,7 +327,7 @@ class Queries:
             over = answers.standing(allocation, asked.end)
             reason, detail = over or (Reason.NO_DATA, "the allocation was not in force at that time")
             return history.no_series(allocation, reason, detail, asked)
-        machines = self._registry.machines(allocation.spec.target.cluster)
+        machines = self._meant(allocation.spec.target)
         contested = self._contested(allocation, machines, own.start, own.end, name=tenant is None)
         if contested:
             return history.no_series(allocation, Reason.AMBIGUOUS_TARGET, contested, own)
@@ -343,7 +346,8 @@ class Queries:
         """Return what may be seen of what is asked: everything, or what the tenant or the allocation has."""
         ids = None
         if machine is not None:
-            ids = {one.id for one in self._registry.machines(cluster) if machine in (one.id, one.machine.name)}
+            clusters = [cluster] if cluster is not None else [one.id for one in self._registry.clusters()]
+            ids = {one.id for name in clusters for one in self._machines_called(name, machine)}
         if allocation is None and tenant is None:
             if ids is None:
                 return [EventSpan(cluster=cluster, start=start, end=end)]
@@ -358,7 +362,7 @@ class Queries:
             raise QuestionError("since", f"{len(mine)} allocations, more than {most}: ask about one, or less time")
         spans = []
         for one in mine:
-            machines = self._registry.machines(one.spec.target.cluster)
+            machines = self._meant(one.spec.target)
             home = answers.locate(one, machines).machine
             if tenant is not None and self._contested(one, machines, start, end, name=False):
                 continue  # it is another tenant's too: neither is shown anything of it
@@ -368,48 +372,44 @@ class Queries:
             spans += [span] if span is not None else []
         return spans
 
-    def _readers(self, machine: MachineRecord) -> Sequence[ReaderStatus]:
-        return self._store.readers(machine.cluster, machine.id)
-
-    def _freshness(self, readers: Sequence[ReaderStatus]) -> Freshness:
-        return Freshness(self._clock.now_ns(), self._stale_after, readers)
-
-    def _complete(self, machine: MachineRecord) -> MachineRecord:
-        gpus = sum(one.device.kind is ViewKind.GPU for one in self._gpus_of(machine, self._readers(machine)))
-        return msgspec.structs.replace(with_age(machine, self._clock.now_ns()), gpus=gpus)
-
-    def _nodes(self, cluster: str | None) -> list[MachineRecord]:
-        return [one for one in self._registry.machines(cluster) if one.machine.kind is MachineKind.NODE]
-
-    def _node(self, machine: MachineRecord) -> NodeRecord:
-        readers = self._readers(machine)
-        machine = with_age(machine, self._clock.now_ns())
-        return node_record(machine, self._gpus_of(machine, readers), answers.last_error(readers), self._stale_after)
-
-    def _gpus(self, cluster: str | None, machine: str | None) -> Iterable[GpuRecord]:
-        for one in self._registry.machines(cluster):
-            if machine is None or machine in (one.id, one.machine.name):
-                yield from self._gpus_of(one, self._readers(one))
-
-    def _gpus_of(self, machine: MachineRecord, readers: Sequence[ReaderStatus]) -> tuple[GpuRecord, ...]:
-        stored = self._store.latest(machine.cluster, machine.id)
-        return gpu_records(machine, stored, self._freshness(readers))
-
     def _gpu(self, id: str) -> GpuRecord:  # noqa: A002
         cluster, _, rest = id.partition("/")
         machine, _, view = rest.partition("/")
         if not view:
             return self._gpu_by_uuid(id)
-        found = [one for one in self._gpus(cluster, machine) if one.device.id == id]
+        found = [one for one in self._lists.gpus_of(self._machines_called(cluster, machine)) if one.device.id == id]
         if not found:
             raise NotFoundError(f"there is no view {id!r}")
         return found[0]
 
     def _gpu_by_uuid(self, uuid: str) -> GpuRecord:
-        found = [one for one in self._gpus(None, None) if one.device.uuid == uuid]
+        machines: list[MachineRecord] = []
+        for cluster in self._registry.clusters() if _is_name(uuid) else ():
+            tellers = {id_ for kind in ViewKind for id_ in self._store.tellers_of_view(cluster.id, f"{kind}/{uuid}")}
+            machines += self._with_ids(cluster.id, tellers)
+        found = [one for one in self._lists.gpus_of(machines) if one.device.uuid == uuid]
         if not found:
             raise NotFoundError(f"no device has the UUID {uuid!r}; ids are written cluster/machine/kind/uuid")
         if len(found) > 1:
             ids = [one.device.id for one in found]
             raise AmbiguousError(f"{uuid} is seen as {', '.join(ids)}: ask for one of them", ids)
         return found[0]
+
+    def _machines_called(self, cluster: str, word: str) -> tuple[MachineRecord, ...]:
+        return self._registry.machines_called(cluster, word)
+
+    def _with_ids(self, cluster: str, ids: Iterable[str]) -> list[MachineRecord]:
+        """Return the machines of these ids; a store may know some that the registry, put back from a copy, does not."""
+        return [one for id_ in sorted(ids) for one in self._machines_called(cluster, id_) if one.id == id_]
+
+    def _meant(self, target: Target) -> tuple[MachineRecord, ...]:
+        """Return every machine that the target may mean, and all that share a name with them."""
+        found = self._machines_called(target.cluster, target.machine or "")
+        for name in {one.machine.name for one in found}:
+            found = (*found, *self._machines_called(target.cluster, name))
+        return tuple({one.id: one for one in found}.values())
+
+
+def _is_name(text: str) -> bool:
+    """Tell whether a view could be called so; the store is not asked for anything else."""
+    return text.isprintable() and 0 < len(text) <= 253

@@ -68,9 +68,8 @@ def devices(
 
     A MIG device or vGPU instance that a newer pass over its GPU no longer found is not a device any more.
     """
-    gone = _gone(_by_view(samples))
-    by_key = {key: of_view for key, of_view in _by_view(samples).items() if key not in gone}
-    newest = _one_key_a_unit(by_key)
+    by_key = _by_view(samples)
+    newest = _present(by_key)
     every = [_device(cluster, machine, newest[key], by_key[key], freshness) for key in newest]
     doubles = left_out(
         Shown.of(device.id, named=bool(device.uuid or device.pci_address), readings=device.readings)
@@ -79,6 +78,16 @@ def devices(
     )
     built = [device for device in every if device.id not in doubles]
     return tuple(sorted(built, key=lambda device: (device.pci_address or "~", device.kind, device.id)))
+
+
+def device_views(samples: Sequence[StoredSample]) -> dict[str, View]:
+    """Return the views of the devices that `devices` puts together, by their keys, and of those that it leaves out."""
+    return _present(_by_view(samples))
+
+
+def _present(by_key: Mapping[str, Sequence[StoredSample]]) -> dict[str, View]:
+    gone = _gone(by_key)
+    return _one_key_a_unit({key: of_view for key, of_view in by_key.items() if key not in gone})
 
 
 def known_views(samples: Sequence[StoredSample]) -> dict[str, View]:

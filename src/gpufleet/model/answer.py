@@ -124,9 +124,20 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer of `GET /v1/gpus/{id}`."""
+    """The answer of `GET /v1/gpus/{id}`.
+
+    Attributes:
+        cluster: which.
+        node: name of the machine that observed it.
+        index: the driver's position number when last told; it names nothing.
+        device: the view and its readings.
+        measured_at, received_at: of its newest sample.
+        age_seconds: since receipt.
+    """
 
     cluster: str
+    node: str
+    index: int | None = None
     device: AnswerDevice
     measured_at: dt.datetime
     received_at: dt.datetime
@@ -149,6 +160,53 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     gpus_reporting: int
     last_error: str | None
+
+
+class Coverage(msgspec.Struct, frozen=True, kw_only=True):
+    """How many GPUs of a cluster report, of those that there should be.
+
+    Attributes:
+        cluster: which.
+        reporting: views of kind gpu of which a number came within the hub's freshness limit; of a machine's, those
+            known by their place in a list only if none with a name told one, since they may be the same.
+        expected: GPUs that its registration says it has, all classes together; None where it does not say.
+        words: "8 of 512 expected".
+    """
+
+    cluster: str
+    reporting: int
+    expected: int | None
+    words: str
+
+
+class NodePage(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `GET /v1/nodes`.
+
+    Attributes:
+        items: by cluster and name.
+        coverage: of each cluster that was asked about, whatever page this is.
+        next: the `cursor` of the page after this one; None on the last.
+    """
+
+    items: tuple[NodeRecord, ...]
+    coverage: tuple[Coverage, ...]
+    next: str | None
+
+
+class MachinePage(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `GET /v1/machines`; as `NodePage`."""
+
+    items: tuple[MachineRecord, ...]
+    coverage: tuple[Coverage, ...]
+    next: str | None
+
+
+class GpuPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `GET /v1/gpus`; as `NodePage`, by cluster, machine and address."""
+
+    items: tuple[GpuRecord, ...]
+    coverage: tuple[Coverage, ...]
+    next: str | None
 
 
 class EpochRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -35,6 +35,18 @@ class StoredSample(msgspec.Struct, frozen=True, kw_only=True):
     received_at: int
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How it stands with the newest sample of one view, reader and lane.
+
+    Attributes:
+        stored: the sample, without its values and dimensions.
+        tells: whether it has a number of a metric that totals are made of.
+    """
+
+    stored: StoredSample
+    tells: bool
+
+
 class EventSpan(msgspec.Struct, frozen=True, kw_only=True):
     """Whose events, and when.
 

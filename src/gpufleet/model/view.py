@@ -69,6 +69,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return f"{self.kind}/pci/{self.pci_address}"
         return f"{self.kind}/instance/{self.instance}"
 
+    @property
+    def named(self) -> bool:
+        """Whether something of the device's own names it, and not only its place in a list."""
+        return bool(self.uuid or self.pci_address)
+
 
 def normalise_pci_address(address: str) -> str:
     """Write a PCI address as sysfs does: lower case, four-digit domain.

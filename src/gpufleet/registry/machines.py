@@ -1,6 +1,7 @@
 """The machines of a registry: matched in memory, learned changes kept until they are saved together."""
 
 import base64
+import bisect
 import secrets
 
 import msgspec
@@ -10,7 +11,7 @@ from gpufleet.hub.matching import EVIDENCE, Decision, Known, Verdict, decide, in
 from gpufleet.model.answer import MachineRecord
 from gpufleet.model.errors import NotFoundError, RegistryError
 from gpufleet.model.ledger import MachineMatch
-from gpufleet.model.machine import Machine
+from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import to_datetime
 from gpufleet.registry import tables
 
@@ -70,11 +71,30 @@ class Machines:
         self._by_words[words] = row.known.id
         return MachineMatch(row.known.id, self._conflict_words(row.known.id))
 
-    def records(self, cluster: str | None) -> tuple[MachineRecord, ...]:
-        """Return every machine (of one cluster), by name."""
-        rows = [row for row in self._rows.values() if cluster is None or row.cluster == cluster]
-        rows.sort(key=lambda row: (row.cluster, row.known.machine.name, row.known.id))
-        return tuple(self._record(row) for row in rows)
+    def records(
+        self,
+        cluster: str | None,
+        kind: MachineKind | None = None,
+        after: tuple[str, str, str] | None = None,
+        limit: int | None = None,
+    ) -> tuple[MachineRecord, ...]:
+        """Return every machine, or a part of them; see `ports.Registry.machines`."""
+        rows = [
+            row
+            for row in self._rows.values()
+            if (cluster is None or row.cluster == cluster) and (kind is None or row.known.machine.kind is kind)
+        ]
+        rows.sort(key=_order)
+        first = 0 if after is None else bisect.bisect_right(rows, after, key=_order)
+        return tuple(self._record(row) for row in rows[first : None if limit is None else first + limit])
+
+    def called(self, cluster: str, word: str) -> tuple[MachineRecord, ...]:
+        """Return the machine of this id, or those of this host name; see `ports.Registry.machines_called`."""
+        row = self._rows.get(word)
+        if row is not None and row.cluster == cluster:
+            return (self._record(row),)
+        rows = [self._rows[id_] for id_ in self._by_evidence.get((cluster, "name", word), ())]
+        return tuple(self._record(row) for row in sorted(rows, key=_order))
 
     def record(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain
         """Return one machine. Raises NotFoundError."""
@@ -184,6 +204,10 @@ class Machines:
             last_seen=to_datetime(row.known.last_seen),
             conflict=self._conflict_words(row.known.id),
         )
+
+
+def _order(row: _Row) -> tuple[str, str, str]:
+    return row.cluster, row.known.machine.name, row.known.id
 
 
 def _evidence_keys(row: _Row) -> list[tuple[str, str, str]]:

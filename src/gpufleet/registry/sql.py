@@ -12,7 +12,7 @@ from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import MachineRecord
 from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.ledger import FlushIntent, Heard, Held, MachineMatch, Ranges, SenderState, SequenceKey
-from gpufleet.model.machine import Machine
+from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.registry import allocations, clusters, migrations, tables
 from gpufleet.registry.database import Database
 from gpufleet.registry.machines import Machines
@@ -67,10 +67,22 @@ class SqlRegistry:
         with self._lock:
             return self._machines.match(cluster, sender, machine, at)
 
-    def machines(self, cluster: str | None = None) -> tuple[MachineRecord, ...]:
-        """Return every machine, by cluster and name."""
+    def machines(
+        self,
+        cluster: str | None = None,
+        *,
+        kind: MachineKind | None = None,
+        after: tuple[str, str, str] | None = None,
+        limit: int | None = None,
+    ) -> tuple[MachineRecord, ...]:
+        """Return every machine, or a part of them, by cluster, name and id."""
         with self._lock:
-            return self._machines.records(cluster)
+            return self._machines.records(cluster, kind, after, limit)
+
+    def machines_called(self, cluster: str, word: str) -> tuple[MachineRecord, ...]:
+        """Return the machine of this id, or those of this host name."""
+        with self._lock:
+            return self._machines.called(cluster, word)
 
     def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain
         """Return one machine. Raises NotFoundError."""

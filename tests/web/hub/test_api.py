@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpufleet.model.answer import AllocationAnswer, GpuRecord, NodeRecord, SenderRecord, SeriesAnswer
+from gpufleet.model.answer import AllocationAnswer, GpuPage, NodePage, SenderRecord, SeriesAnswer
 from gpufleet.model.machine import Machine
 from tests.fakes.batches import body, host_sample
 from tests.support.waiting import wait_until_async
@@ -55,13 +55,13 @@ async def test_series_stay_within_the_allocation_s_own_time(site: Site) -> None:
 
 async def test_lists_show_what_is_known(site: Site) -> None:
     await site.post(body(1, now(), last_error="the driver's words"), body(3, now()))
-    (node,) = msgspec.convert((await site.ask("/v1/nodes"))[1], tuple[NodeRecord, ...])
+    (node,) = msgspec.convert((await site.ask("/v1/nodes"))[1], NodePage).items
     assert (node.machine.machine.name, node.gpus, node.gpus_reporting, node.stale) == ("node-a", 2, 2, False)
-    (machine,) = (await site.ask("/v1/machines?cluster=local"))[1]
+    (machine,) = (await site.ask("/v1/machines?cluster=local"))[1]["items"]
     assert machine["gpus"] == 2
     assert (await site.ask(f"/v1/machines/{machine['id']}"))[1]["id"] == machine["id"]
-    assert (await site.ask("/v1/machines?cluster=other"))[1] == []
-    gpus = msgspec.convert((await site.ask("/v1/gpus"))[1], tuple[GpuRecord, ...])
+    assert (await site.ask("/v1/machines?cluster=other"))[1]["items"] == []
+    gpus = msgspec.convert((await site.ask("/v1/gpus"))[1], GpuPage).items
     assert [one.device.uuid for one in gpus] == ["GPU-0", "GPU-1"]
     for name in (gpus[0].device.id, "GPU-0"):
         assert (await site.ask(f"/v1/gpus/{name}"))[1]["device"]["uuid"] == "GPU-0"
@@ -225,10 +225,10 @@ async def test_a_hub_keeps_its_word_over_a_restart(tmp_path: Path) -> None:
     async with running_site(tmp_path) as site:
         await site.ask("/v1/allocations/a", "PUT", BARE)
         await site.post(body(1, now()))
-        machine = (await site.ask("/v1/machines"))[1][0]["id"]
+        machine = (await site.ask("/v1/machines"))[1]["items"][0]["id"]
     async with running_site(tmp_path) as site:
         assert (await site.ask("/v1/allocations/a"))[1]["generation"] == 1
-        assert (await site.ask("/v1/machines"))[1][0]["id"] == machine
+        assert (await site.ask("/v1/machines"))[1]["items"][0]["id"] == machine
         assert (await site.ask("/v1/senders"))[1][0]["epochs"][0]["received"] == 1
 
 

@@ -28,7 +28,7 @@ async def put(site: Site, name: str, tenant: str | None, machine: str = "node-a"
 
 async def machine_id(site: Site) -> str:
     await site.post(body(1, now()))
-    ((machine,), *_) = [(await site.ask("/v1/machines"))[1]]
+    (machine,) = (await site.ask("/v1/machines"))[1]["items"]
     return str(machine["id"])
 
 

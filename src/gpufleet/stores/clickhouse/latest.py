@@ -1,7 +1,7 @@
-"""The newest samples of a machine, put together again: values, absences, texts, dimensions, views."""
+"""The newest samples of machines, put together again: values, absences, texts, dimensions, views."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpufleet.model.absence import Absent, Reason
@@ -12,37 +12,38 @@ from gpufleet.model.stored import StoredSample
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse.client import Handle
 
-Place = tuple[str, str, str, int]
-"""(view, reader, lane, measured_at): which sample of the machine."""
+Place = tuple[str, str, str, str, int]
+"""(machine, view, reader, lane, measured_at): which sample."""
 
 _CORE = ", ".join(f"`{metric.name}`" for metric in CORE_METRICS)
 
 _LATEST = f"""
-SELECT view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
+SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
     driver_session, absence_set, info_set, tail_int_ids, tail_int_values, tail_float_ids, tail_float_values, {_CORE}
-FROM latest FINAL WHERE cluster = {{cluster:String}} AND machine = {{machine:String}}
+FROM latest FINAL WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}}
 """  # noqa: S608 - the names are the catalogue's own; what is asked for is bound
 
 _VIEWS = """
-SELECT view, reader, kind, side, uuid, pci_address, instance, parent, index
-FROM views FINAL WHERE cluster = {cluster:String} AND machine = {machine:String}
+SELECT machine, view, reader, kind, side, uuid, pci_address, instance, parent, index
+FROM views FINAL WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
 """
 
 _INFO = """
-SELECT view, reader, lane, info_set, metric, text
-FROM info WHERE cluster = {cluster:String} AND machine = {machine:String} AND info_set IN {ids:Array(UInt64)}
+SELECT machine, view, reader, lane, info_set, metric, text
+FROM info WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)} AND info_set IN {ids:Array(UInt64)}
 """
 
 _ABSENCES = "SELECT id, metrics, reasons, details FROM absence_sets WHERE id IN {ids:Array(UInt64)}"
 
 _DIMS = """
-SELECT view, reader, lane, toUnixTimestamp64Nano(measured_at), metric, labels, int_value, float_value, absence_set
+SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), metric, labels, int_value, float_value,
+    absence_set
 FROM dim_samples
-WHERE cluster = {cluster:String} AND machine = {machine:String}
-    AND (view, reader, lane, measured_at) IN (
-        SELECT place.1, place.2, place.3, fromUnixTimestamp64Nano(place.4, 'UTC') FROM (
-            SELECT arrayJoin(arrayZip({views:Array(String)}, {readers:Array(String)}, {lanes:Array(String)},
-                {times:Array(Int64)})) AS place))
+WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
+    AND (machine, view, reader, lane, measured_at) IN (
+        SELECT place.1, place.2, place.3, place.4, fromUnixTimestamp64Nano(place.5, 'UTC') FROM (
+            SELECT arrayJoin(arrayZip({of:Array(String)}, {views:Array(String)}, {readers:Array(String)},
+                {lanes:Array(String)}, {times:Array(Int64)})) AS place))
     AND measured_at >= fromUnixTimestamp64Nano({oldest:Int64}, 'UTC')
     AND measured_at <= fromUnixTimestamp64Nano({newest:Int64}, 'UTC')
 """
@@ -53,44 +54,46 @@ def value_of(metric: Metric, stored: float) -> Value:
     return metric.states[int(stored)] if metric.type is ValueType.ENUM else stored
 
 
-def fetch_latest(handle: Handle, cluster: str, machine: str, view: str | None) -> tuple[StoredSample, ...]:
-    """Ask for the newest sample per view, reader and lane of a machine, in that order."""
-    parameters: dict[str, Any] = {"cluster": cluster, "machine": machine}
+def fetch_latest(
+    handle: Handle, cluster: str, machines: Sequence[str], view: str | None = None
+) -> dict[str, tuple[StoredSample, ...]]:
+    """Ask for the newest sample per view, reader and lane of each machine, in that order; of one view if given."""
+    parameters: dict[str, Any] = {"cluster": cluster, "machines": list(machines)}
     suffix = ""
     if view is not None:
         parameters["view"] = view
         suffix = " AND view = {view:String}"
     rows = handle.query(_LATEST + suffix, parameters=parameters).result_rows
     if not rows:
-        return ()
-    views = _views(handle.query(_VIEWS + suffix, parameters=parameters).result_rows)
-    infos = _infos(handle, parameters, suffix, {row[8] for row in rows})
+        return {}
+    views = fetch_views(handle, parameters, suffix)
+    infos = _infos(handle, parameters, suffix, {row[9] for row in rows})
     dims, dim_sets = _dims(handle, parameters, rows)
-    absences = _absences(handle, {row[7] for row in rows} | dim_sets)
-    stored = []
-    for row in sorted(rows, key=lambda row: row[:3]):
-        key, reader, lane, measured_at, received_at, provenance, session, absence_set, info_set = row[:9]
+    absences = _absences(handle, {row[8] for row in rows} | dim_sets)
+    stored: dict[str, list[StoredSample]] = {}
+    for row in sorted(rows, key=lambda row: row[:4]):
+        machine, key, reader, lane, measured_at, received_at, provenance, session, absence_set, info_set = row[:10]
         values: dict[str, Value | Absent] = {}
         values.update(_values(row))
-        values.update(infos.get((key, reader, lane, info_set), {}))
+        values.update(infos.get((machine, key, reader, lane, info_set), {}))
         values.update(absences.get(absence_set, {}))
         sample = Sample(
-            view=views[key, reader] if key else None,
+            view=views[machine, key, reader] if key else None,
             reader=reader,
             lane=Lane(lane),
             measured_at=measured_at,
             values=values,
-            dims=tuple(_dim_values(dims.get((key, reader, lane, measured_at), {}), absences)),
+            dims=tuple(_dim_values(dims.get((machine, key, reader, lane, measured_at), {}), absences)),
             provenance=Provenance(provenance),
             driver_session=session,
         )
-        stored.append(StoredSample(sample=sample, received_at=received_at))
-    return tuple(stored)
+        stored.setdefault(machine, []).append(StoredSample(sample=sample, received_at=received_at))
+    return {machine: tuple(samples) for machine, samples in stored.items()}
 
 
 def _values(row: tuple[Any, ...]) -> Iterable[tuple[str, Value]]:
-    int_ids, int_values, float_ids, float_values = row[9:13]
-    for metric, value in zip(CORE_METRICS, row[13:], strict=True):
+    int_ids, int_values, float_ids, float_values = row[10:14]
+    for metric, value in zip(CORE_METRICS, row[14:], strict=True):
         if value is not None:
             yield metric.name, value
     for ids, values in ((int_ids, int_values), (float_ids, float_values)):
@@ -100,9 +103,10 @@ def _values(row: tuple[Any, ...]) -> Iterable[tuple[str, Value]]:
                 yield metric.name, value_of(metric, value)
 
 
-def _views(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[str, str], View]:
+def fetch_views(handle: Handle, parameters: dict[str, Any], suffix: str = "") -> dict[tuple[str, str, str], View]:
+    """Ask how each reader describes the views of machines: by machine, key and reader."""
     return {
-        (key, reader): View(
+        (machine, key, reader): View(
             kind=ViewKind(kind),
             side=Side(side),
             uuid=uuid,
@@ -111,7 +115,9 @@ def _views(rows: Iterable[tuple[Any, ...]]) -> dict[tuple[str, str], View]:
             parent=parent,
             index=index,
         )
-        for key, reader, kind, side, uuid, pci_address, instance, parent, index in rows
+        for machine, key, reader, kind, side, uuid, pci_address, instance, parent, index in handle.query(
+            _VIEWS + suffix, parameters=parameters
+        ).result_rows
     }
 
 
@@ -120,13 +126,13 @@ def _infos(
     parameters: dict[str, Any],
     suffix: str,
     ids: set[int],
-) -> dict[tuple[str, str, str, int], dict[str, Value]]:
-    texts: dict[tuple[str, str, str, int], dict[str, Value]] = defaultdict(dict)
+) -> dict[tuple[str, str, str, str, int], dict[str, Value]]:
+    texts: dict[tuple[str, str, str, str, int], dict[str, Value]] = defaultdict(dict)
     if wanted := sorted(ids - {0}):
-        for key, reader, lane, number, metric, text in handle.query(
+        for machine, key, reader, lane, number, metric, text in handle.query(
             _INFO + suffix, parameters={**parameters, "ids": wanted}
         ).result_rows:
-            texts[key, reader, lane, number][metric] = text
+            texts[machine, key, reader, lane, number][metric] = text
     return texts
 
 
@@ -148,16 +154,17 @@ Dims = dict[Place, dict[tuple[str, tuple[str, ...]], tuple[float | None, int]]]
 
 
 def _dims(handle: Handle, parameters: dict[str, Any], rows: list[tuple[Any, ...]]) -> tuple[Dims, set[int]]:
-    places = [row[:4] for row in rows]
-    times = [place[3] for place in places]
+    places = [row[:5] for row in rows]
+    times = [place[4] for place in places]
     found = handle.query(
         _DIMS,
         parameters={
             "cluster": parameters["cluster"],
-            "machine": parameters["machine"],
-            "views": [place[0] for place in places],
-            "readers": [place[1] for place in places],
-            "lanes": [place[2] for place in places],
+            "machines": parameters["machines"],
+            "of": [place[0] for place in places],
+            "views": [place[1] for place in places],
+            "readers": [place[2] for place in places],
+            "lanes": [place[3] for place in places],
             "times": times,
             "oldest": min(times),
             "newest": max(times),
@@ -165,9 +172,9 @@ def _dims(handle: Handle, parameters: dict[str, Any], rows: list[tuple[Any, ...]
     ).result_rows
     dims: Dims = defaultdict(dict)
     sets = set()
-    for view, reader, lane, measured_at, metric, labels, int_value, float_value, absence_set in found:
+    for machine, view, reader, lane, measured_at, metric, labels, int_value, float_value, absence_set in found:
         value = float_value if int_value is None else int_value
-        dims[view, reader, lane, measured_at][metric, tuple(labels)] = (value, absence_set)
+        dims[machine, view, reader, lane, measured_at][metric, tuple(labels)] = (value, absence_set)
         sets.add(absence_set)
     return dims, sets
 

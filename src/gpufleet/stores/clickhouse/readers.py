@@ -1,23 +1,37 @@
-"""How each reader of a machine was doing when last heard of."""
+"""How each reader of machines was doing when last heard of."""
+
+from collections.abc import Sequence
 
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.stores.clickhouse.client import Handle
 
 _STATUS = """
-SELECT reader, lane, state, interval_seconds, toUnixTimestamp64Nano(last_attempt),
+SELECT machine, reader, lane, state, interval_seconds, toUnixTimestamp64Nano(last_attempt),
     toUnixTimestamp64Nano(last_success), duration_seconds, failures, error_class, last_error
 FROM reader_status FINAL
-WHERE cluster = {cluster:String} AND machine = {machine:String}
-ORDER BY reader, lane
+WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
+ORDER BY machine, reader, lane
 """
 
 
-def fetch_readers(handle: Handle, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
-    """Ask for the newest status of each reader and lane of a machine."""
-    rows = handle.query(_STATUS, parameters={"cluster": cluster, "machine": machine}).result_rows
-    return tuple(
-        ReaderStatus(
+def fetch_readers(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, tuple[ReaderStatus, ...]]:
+    """Ask for the newest status of each reader and lane of each machine."""
+    found: dict[str, list[ReaderStatus]] = {}
+    for (
+        machine,
+        reader,
+        lane,
+        state,
+        interval,
+        last_attempt,
+        last_success,
+        duration,
+        failures,
+        error_class,
+        last_error,
+    ) in handle.query(_STATUS, parameters={"cluster": cluster, "machines": list(machines)}).result_rows:
+        status = ReaderStatus(
             reader=reader,
             lane=Lane(lane),
             state=ReaderState(state),
@@ -29,16 +43,5 @@ def fetch_readers(handle: Handle, cluster: str, machine: str) -> tuple[ReaderSta
             error_class=error_class,
             last_error=last_error,
         )
-        for (
-            reader,
-            lane,
-            state,
-            interval,
-            last_attempt,
-            last_success,
-            duration,
-            failures,
-            error_class,
-            last_error,
-        ) in rows
-    )
+        found.setdefault(machine, []).append(status)
+    return {machine: tuple(statuses) for machine, statuses in found.items()}

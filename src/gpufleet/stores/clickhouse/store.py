@@ -10,11 +10,12 @@ from gpufleet.model.errors import StoreError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored import Accepted, EventQuestion, StoredEvent, StoredSample
+from gpufleet.model.stored import Accepted, EventQuestion, Standing, StoredEvent, StoredSample
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, parse_dsn, translated
 from gpufleet.stores.clickhouse.events import fetch_events
 from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers_of_view
+from gpufleet.stores.clickhouse.fleet import fetch_reporting_gpus, fetch_standings
 from gpufleet.stores.clickhouse.latest import fetch_latest
 from gpufleet.stores.clickhouse.lock import FolderLock
 from gpufleet.stores.clickhouse.migrate import migrate
@@ -111,7 +112,22 @@ class ClickHouseStore:
     def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
         """Return the newest sample per view, reader and lane, in that order; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: latest"):
-            return fetch_latest(self._handles.reader, cluster, machine, view)
+            return fetch_latest(self._handles.reader, cluster, [machine], view).get(machine, ())
+
+    def latest_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[StoredSample, ...]]:
+        """Return the newest samples of many machines, as `latest` does of one; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: latest of many"):
+            return fetch_latest(self._handles.reader, cluster, machines)
+
+    def standings(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Standing, ...]]:
+        """Return how it stands with the newest samples of many machines; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: standings"):
+            return fetch_standings(self._handles.reader, cluster, machines)
+
+    def reporting_gpus(self, since: int) -> dict[str, int]:
+        """Return cluster to GPUs that report; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: GPUs that report"):
+            return fetch_reporting_gpus(self._handles.reader, since)
 
     def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         """Return the machines that ever told of a view; see `ports.Store`."""
@@ -126,7 +142,12 @@ class ClickHouseStore:
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:
         """Return how each reader of the machine was doing when last heard of."""
         with translated(f"{self._dsn.shown}: readers"):
-            return fetch_readers(self._handles.reader, cluster, machine)
+            return fetch_readers(self._handles.reader, cluster, [machine]).get(machine, ())
+
+    def readers_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[ReaderStatus, ...]]:
+        """Return how the readers of many machines were doing, as `readers` does of one."""
+        with translated(f"{self._dsn.shown}: readers of many"):
+            return fetch_readers(self._handles.reader, cluster, machines)
 
     def series(
         self,

@@ -6,11 +6,14 @@ from litestar import Controller, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 
+from gpufleet.hub.paging import asked
 from gpufleet.hub.queries import Queries
-from gpufleet.model.answer import GpuRecord, MachineRecord, NodeRecord, SenderRecord
+from gpufleet.model.answer import GpuPage, GpuRecord, MachinePage, MachineRecord, NodePage, SenderRecord
 from gpufleet.web.hub.openapi import errors
 
 Cluster = Annotated[str | None, QueryParameter(description="Only of this cluster.")]
+Limit = Annotated[int | None, QueryParameter(description="Entries of a page; 1 to 1000, 1000 unless given.")]
+Cursor = Annotated[str | None, QueryParameter(description="`next` of the page before.")]
 OfMachine = Annotated[str | None, QueryParameter(description="Only of this machine, by id or name.")]
 
 
@@ -22,10 +25,10 @@ class Fleet(Controller):
 
     @get("/machines", summary="Every machine, nodes and guests", responses=errors())
     async def list_machines(
-        self, queries: NamedDependency[Queries], cluster: Cluster = None
-    ) -> tuple[MachineRecord, ...]:
+        self, queries: NamedDependency[Queries], cluster: Cluster = None, limit: Limit = None, cursor: Cursor = None
+    ) -> MachinePage:
         """Return them by cluster and name."""
-        return await queries.machines(cluster)
+        return await queries.machines(cluster, asked(limit, cursor))
 
     @get("/machines/{machine_id:str}", summary="One machine", responses=errors(404))
     async def get_machine(self, machine_id: FromPath[str], queries: NamedDependency[Queries]) -> MachineRecord:
@@ -33,16 +36,23 @@ class Fleet(Controller):
         return await queries.machine(machine_id)
 
     @get("/nodes", summary="Every node: its GPUs, how fresh it is, its newest error", responses=errors())
-    async def list_nodes(self, queries: NamedDependency[Queries], cluster: Cluster = None) -> tuple[NodeRecord, ...]:
+    async def list_nodes(
+        self, queries: NamedDependency[Queries], cluster: Cluster = None, limit: Limit = None, cursor: Cursor = None
+    ) -> NodePage:
         """Return them by cluster and name."""
-        return await queries.nodes(cluster)
+        return await queries.nodes(cluster, asked(limit, cursor))
 
     @get("/gpus", summary="Every GPU, MIG device and vGPU instance, as each side sees it", responses=errors())
     async def list_gpus(
-        self, queries: NamedDependency[Queries], cluster: Cluster = None, machine: OfMachine = None
-    ) -> tuple[GpuRecord, ...]:
-        """Return them by cluster, machine and address."""
-        return await queries.gpus(cluster, machine)
+        self,
+        queries: NamedDependency[Queries],
+        cluster: Cluster = None,
+        machine: OfMachine = None,
+        limit: Limit = None,
+        cursor: Cursor = None,
+    ) -> GpuPage:
+        """Return them by cluster, machine and address; all of a machine's at once."""
+        return await queries.gpus(cluster, machine, asked(limit, cursor))
 
     @get(
         "/gpus/{gpu_id:path}",

@@ -1,0 +1,86 @@
+"""How long the fleet's lists take: pages of nodes, machines and GPUs over a fleet of 20,000 machines.
+
+Method: the lists alone in this process over an embedded store and a SQLite registry in a temporary folder; each of
+20,000 machines (8 GPUs, every core metric) has written one batch. A page of 1,000 is asked for at the start, in the
+middle and at the end of the fleet; encoding as JSON counts.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from benchmarks.bench_store import START, milliseconds
+from benchmarks.table import Table
+from gpufleet.codecs.batch import to_wire
+from gpufleet.hub.lists import Lists
+from gpufleet.hub.paging import Asked
+from gpufleet.model.ledger import FlushIntent
+from gpufleet.model.stored import Accepted
+from gpufleet.registry.sql import SqlRegistry
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.fakes.clock import FakeClock
+from tests.fakes.fleet import STEP_NS, batch
+
+MACHINES, AT_ONCE = 20_000, 2_500
+ASKED = 3
+
+
+def fill(store: ClickHouseStore, registry: SqlRegistry) -> None:
+    """Let every machine write a batch."""
+    registry.register_clusters(["local"], START)
+    for first in range(0, MACHINES, AT_ONCE):
+        accepted = []
+        for node in range(first, first + AT_ONCE):
+            wire = to_wire(batch(node, 0, start_ns=START))
+            ids = tuple(registry.match("local", wire.sender, machine, START).id for machine in wire.machines)
+            accepted.append(Accepted(received_at=START, reported_at=START, machine_ids=ids, batch=wire))
+        registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
+        store.write(accepted, f"population-{first}")
+
+
+def main() -> None:
+    """Run it all and print."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder:
+        store = ClickHouseStore.open(f"chdb://{folder}/db")
+        registry = SqlRegistry.open(f"sqlite:///{folder}/registry.sqlite")
+        try:
+            store.migrate()
+            registry.migrate()
+            began = time.perf_counter()
+            fill(store, registry)
+            print(f"{MACHINES} machines written in {time.perf_counter() - began:.0f} s")
+            clock = FakeClock(START + STEP_NS)
+            lists = Lists(registry=registry, store=store, clock=clock, stale_after_seconds=90)
+            every = registry.machines()
+            keys = [None, *((one.cluster, one.machine.name, one.id) for one in (every[MACHINES // 2], every[-1001]))]
+            calls: dict[str, Callable[[Asked], object]] = {
+                "nodes, 1,000 a page": lambda page: lists.nodes(None, page),
+                "machines, 1,000 a page": lambda page: lists.machines(None, page),
+                "GPUs, 1,000 a page": lambda page: lists.gpus(None, None, page),
+                "nodes, 100 a page": lambda page: lists.nodes(None, msgspec.structs.replace(page, limit=100)),
+            }
+            table = Table(f"lists of {MACHINES} machines x 8 GPUs", "page", "median ms", "longest ms", "bytes")
+            for name, call in calls.items():
+                size = len(msgspec.json.encode(call(Asked())))
+                spans = [
+                    milliseconds(lambda c=call, k=key: msgspec.json.encode(c(Asked(after=k))))  # type: ignore[misc]
+                    for key in keys
+                    for _ in range(ASKED)
+                ]
+                table.row(name, f"{statistics.median(spans):.0f}", f"{max(spans):.0f}", f"{size:,}")
+            one = every[MACHINES // 2]
+            span = statistics.median(milliseconds(lambda: store.latest(one.cluster, one.id)) for _ in range(30))
+            table.row("latest of one machine", f"{span:.1f}", "", "")
+            span = statistics.median(milliseconds(lambda: store.reporting_gpus(START - 1)) for _ in range(9))
+            table.row("GPUs that report, whole fleet", f"{span:.1f}", "", "")
+            table.print()
+        finally:
+            registry.close()
+            store.close()
+
+
+if __name__ == "__main__":
+    main()

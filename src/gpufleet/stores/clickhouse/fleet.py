@@ -1,0 +1,78 @@
+"""How things stand with many machines at once: which views were told of when, and whether they told a number."""
+
+from collections.abc import Sequence
+
+from gpufleet.model.aggregate import AGGREGATED
+from gpufleet.model.catalogue import CATALOGUE, Lane, Storage, ValueType
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Sample
+from gpufleet.model.stored import Standing, StoredSample
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.stores.clickhouse.client import Handle
+from gpufleet.stores.clickhouse.latest import fetch_views
+
+UNNAMED = View(kind=ViewKind.GPU, side=Side.HOST, instance="").key
+"""How the key of a GPU begins that is known by its place in a list only."""
+
+
+def _tells() -> str:
+    """Return the expression that is true where a row has a number of a metric that totals are made of."""
+    metrics = [CATALOGUE[name] for name in AGGREGATED]
+    parts = [f"isNotNull(`{metric.name}`)" for metric in metrics if metric.storage is Storage.CORE]
+    tails = [metric for metric in metrics if metric.storage is Storage.TAIL]
+    for column, wanted in (
+        ("tail_float_ids", [metric.id for metric in tails if metric.type is ValueType.FLOAT]),
+        ("tail_int_ids", [metric.id for metric in tails if metric.type is not ValueType.FLOAT]),
+    ):
+        if wanted:
+            parts.append(f"hasAny({column}, {wanted})")
+    return " OR ".join(parts)
+
+
+_STANDINGS = f"""
+SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
+    {_tells()}
+FROM latest FINAL WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}}
+ORDER BY machine, view, reader, lane
+"""  # noqa: S608 - the names are the catalogue's own; what is asked for is bound
+
+
+_REPORTING = f"""
+SELECT cluster, sum(if(named > 0, named, unnamed)) FROM (
+    SELECT cluster, uniqExactIf(view, NOT startsWith(view, '{UNNAMED}')) AS named,
+        uniqExactIf(view, startsWith(view, '{UNNAMED}')) AS unnamed
+    FROM latest
+    WHERE startsWith(view, '{ViewKind.GPU}/') AND received_at >= fromUnixTimestamp64Nano({{since:Int64}}, 'UTC')
+        AND ({_tells()})
+    GROUP BY cluster, machine)
+GROUP BY cluster
+"""  # noqa: S608 - as above
+
+
+def fetch_reporting_gpus(handle: Handle, since: int) -> dict[str, int]:
+    """Ask how many GPUs of each cluster told a number since then; a row that a newer one replaces has told it too.
+
+    GPUs known by their place in a list only count where no GPU with a name told a number: they may be the same.
+    """
+    return dict(handle.query(_REPORTING, parameters={"since": since}).result_rows)
+
+
+def fetch_standings(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Standing, ...]]:
+    """Ask how things stand with machines of a cluster; one that was never stored is left out."""
+    parameters = {"cluster": cluster, "machines": list(machines)}
+    views = fetch_views(handle, parameters)
+    found: dict[str, list[Standing]] = {}
+    for machine, key, reader, lane, measured_at, received_at, provenance, tells in handle.query(
+        _STANDINGS, parameters=parameters
+    ).result_rows:
+        sample = Sample(
+            view=views[machine, key, reader] if key else None,
+            reader=reader,
+            lane=Lane(lane),
+            measured_at=measured_at,
+            values={},
+            provenance=Provenance(provenance),
+        )
+        one = Standing(stored=StoredSample(sample=sample, received_at=received_at), tells=bool(tells))
+        found.setdefault(machine, []).append(one)
+    return {machine: tuple(standings) for machine, standings in found.items()}

@@ -1,0 +1,148 @@
+"""Many machines in one question: the same as many questions, and enough to count by."""
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from gpufleet.hub.lists import Lists
+from gpufleet.hub.paging import Asked
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.aggregate import AGGREGATED, aggregate
+from gpufleet.model.catalogue import CATALOGUE, Lane, ValueType
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import Reading, Sample
+from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire import MachinePart
+from gpufleet.registry.sql import SqlRegistry
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.fakes.clock import FakeClock
+from tests.support.accepted import accept
+
+T0 = 1_700_000_000_000_000_000
+VIEWS = (
+    None,
+    View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:1b:00.0", index=0),
+    View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:1b:00.0"),
+    View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-2", pci_address="0000:1c:00.0", index=1),
+    View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent="gpu/GPU-1"),
+    View(kind=ViewKind.GPU, side=Side.HOST, instance="netdata/gpu0", index=0),
+    View(kind=ViewKind.GPU, side=Side.HOST, instance="netdata/gpu1", index=1),
+)
+
+
+def number_of(name: str) -> int | float:
+    return 1 if CATALOGUE[name].type is ValueType.INT else 0.5
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> list[tuple[str, list[Sample], int]]:
+    """Machines, each with some samples and the time of their receipt."""
+    found = []
+    for number in range(draw(st.integers(1, 3))):
+        samples = {}
+        for _ in range(draw(st.integers(0, 7))):
+            view, reader = draw(st.sampled_from(VIEWS)), draw(st.sampled_from(("nvml", "host")))
+            name = draw(st.sampled_from([*AGGREGATED, "gpu_sm_clock_hertz"]))
+            value = draw(st.sampled_from([number_of(name), Absent(Reason.TIMEOUT), Absent(Reason.NO_DRIVER)]))
+            lane = draw(st.sampled_from((Lane.FAST, Lane.STATIC)))
+            samples[view, reader, lane] = Sample(
+                view=view, reader=reader, lane=lane, measured_at=T0, values={name: value}
+            )
+        received_at = T0 - draw(st.sampled_from([0, 100, 10_000])) * NANOS
+        found.append((f"m{number}", list(samples.values()), received_at))
+    return found
+
+
+numbers = iter(range(10**9))
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlRegistry]:
+    registry = SqlRegistry.open(f"sqlite:///{tmp_path_factory.mktemp('registry')}/registry.sqlite")
+    registry.migrate()
+    yield registry
+    registry.close()
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(fleets())
+def test_counting_is_the_same_as_looking_at_every_value(
+    store: ClickHouseStore, registry: SqlRegistry, fleet: list[tuple[str, list[Sample], int]]
+) -> None:
+    cluster = f"fleet-{next(numbers)}"
+    registry.register_clusters([cluster], T0)
+    ids = [registry.match(cluster, name, Machine(name=name), T0).id for name, _, _ in fleet]
+    batches = [
+        accept(cluster, id_, samples, received_at=at)
+        for id_, (_, samples, at) in zip(ids, fleet, strict=True)
+        if samples
+    ]
+    if batches:
+        store.write(batches, cluster)
+    latest = store.latest_of(cluster, ids)
+    assert all(latest.get(id_, ()) == store.latest(cluster, id_) for id_ in ids)
+    lists = Lists(registry=registry, store=store, clock=FakeClock(T0), stale_after_seconds=90.0)
+    shown: dict[str, list[Mapping[str, Reading]]] = {id_: [] for id_ in ids}
+    for one in lists.gpus(cluster, None, Asked()).items:
+        if one.device.kind is ViewKind.GPU:
+            shown[one.device.machine].append(one.device.readings)
+    totals = {id_: aggregate(readings) for id_, readings in shown.items()}
+    nodes = lists.nodes(cluster, Asked()).items
+    assert {one.machine.id: (one.gpus, one.gpus_reporting) for one in nodes} == {
+        id_: (total.devices, total.reporting) for id_, total in totals.items()
+    }
+    assert {one.id: one.gpus for one in lists.machines(cluster, Asked()).items} == {
+        id_: total.devices for id_, total in totals.items()
+    }
+
+
+def test_readers_of_many_are_those_of_each(store: ClickHouseStore, cluster: str) -> None:
+    for id_, lanes in (("a", (Lane.FAST, Lane.SLOW)), ("b", (Lane.FAST,))):
+        statuses = [
+            ReaderStatus(reader="nvml", lane=lane, state=ReaderState.OK, interval_seconds=10.0) for lane in lanes
+        ]
+        store.write([accept(cluster, id_, part=MachinePart(machine=0, readers=statuses))], f"{cluster}-{id_}")
+    found = store.readers_of(cluster, ["a", "b", "c"])
+    assert {id_: [one.lane for one in some] for id_, some in found.items()} == {
+        "a": [Lane.FAST, Lane.SLOW],
+        "b": [Lane.FAST],
+    }
+    assert store.readers_of(cluster, []) == {} == store.standings(cluster, [])
+    assert store.latest_of(cluster, []) == {}
+
+
+def test_gpus_that_report_are_those_that_told_a_number_lately(store: ClickHouseStore, cluster: str) -> None:
+    told = [gpu("1", 100.0), gpu("2", 0.0), gpu("3", Absent(Reason.TIMEOUT))]
+    store.write([accept(cluster, "a", told, received_at=T0), accept(cluster, "b", told, received_at=T0 - 9)], cluster)
+    assert store.reporting_gpus(T0)[cluster] == 2
+    assert store.reporting_gpus(T0 - 9)[cluster] == 4
+    assert cluster not in store.reporting_gpus(T0 + 1)
+
+
+def test_gpus_known_by_their_place_are_not_counted_beside_those_with_a_name(
+    store: ClickHouseStore, cluster: str
+) -> None:
+    listed = [gpu(None, 100.0, number) for number in range(3)]
+    for machine, samples, count in (
+        ("both", [*listed, gpu("1", 100.0), gpu("2", 100.0)], 2),
+        ("alone", listed, 3),
+        ("named-silent", [*listed, gpu("1", Absent(Reason.NO_LIBRARY))], 3),
+    ):
+        before = store.reporting_gpus(T0).get(cluster, 0)
+        store.write([accept(cluster, machine, samples, received_at=T0)], f"{cluster}-{machine}")
+        assert store.reporting_gpus(T0)[cluster] - before == count, machine
+
+
+def gpu(uuid: str | None, value: float | Absent, place: int = 0) -> Sample:
+    view = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, instance=None if uuid else f"netdata/gpu{place}")
+    reader = "nvml" if uuid else "netdata"
+    return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=T0, values={"gpu_power_watts": value})

@@ -1,0 +1,154 @@
+"""The fleet in pages, and what of it reports beside what should."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import Sample
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from tests.fakes.batches import body, gpu_view
+from tests.support.accepted import accept
+from tests.web.hub.site import Site, now, running_site
+
+NODES = 7
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        names = [f"node-{number}" for number in (3, 1, 6, 2, 7, 5, 4)]
+        await site.post(
+            *(body(1, now(), sender=name, machine=Machine(name=name, machine_id=f"{name:0>32}")) for name in names)
+        )
+        yield site
+
+
+async def pages(site: Site, path: str) -> list[Any]:
+    found = []
+    cursor = ""
+    while True:
+        status, page = await site.ask(f"{path}{'&' if '?' in path else '?'}{cursor}")
+        assert status == 200, page
+        found.append(page)
+        if page["next"] is None:
+            return found
+        cursor = f"cursor={page['next']}"
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, NODES, NODES + 1])
+async def test_pages_join_in_order_and_nothing_is_twice(site: Site, limit: int) -> None:
+    expected = [f"node-{number}" for number in range(1, NODES + 1)]
+    found = await pages(site, f"/v1/nodes?limit={limit}")
+    assert [one["machine"]["machine"]["name"] for page in found for one in page["items"]] == expected
+    assert len(found) == -(-NODES // limit)
+    assert {(one["gpus"], one["gpus_reporting"]) for page in found for one in page["items"]} == {(2, 2)}
+    found = await pages(site, f"/v1/machines?limit={limit}")
+    assert [one["machine"]["name"] for page in found for one in page["items"]] == expected
+    assert {one["gpus"] for page in found for one in page["items"]} == {2}
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4, 1000])
+async def test_the_devices_of_a_machine_are_on_one_page(site: Site, limit: int) -> None:
+    found = await pages(site, f"/v1/gpus?limit={limit}")
+    assert [(one["node"], one["index"]) for page in found for one in page["items"]] == [
+        (f"node-{number}", index) for number in range(1, NODES + 1) for index in (0, 1)
+    ]
+    for page in found:
+        assert len(page["items"]) >= min(limit, 2) or page["next"] is None
+        assert len(page["items"]) <= limit + 16
+
+
+async def test_one_machine_s_devices_by_name_or_id(site: Site) -> None:
+    (machine, *_) = (await site.ask("/v1/machines?limit=1"))[1]["items"]
+    for word in ("node-1", machine["id"]):
+        (page,) = await pages(site, f"/v1/gpus?machine={word}")
+        assert [one["device"]["uuid"] for one in page["items"]] == ["GPU-0", "GPU-1"]
+    assert (await site.ask("/v1/gpus?machine=nobody"))[1]["items"] == []
+    assert (await site.ask("/v1/gpus?machine=node-1&cluster=other"))[1]["items"] == []
+
+
+async def test_what_reports_stands_beside_what_should(site: Site) -> None:
+    (coverage,) = (await site.ask("/v1/nodes?limit=1"))[1]["coverage"]
+    assert coverage == {"cluster": "local", "reporting": 14, "expected": None, "words": "14, expected: not said"}
+    await site.ask("/v1/clusters/local", "PUT", {"team": "blue", "expected": {"H200": 500, "A100": 12}})
+    await site.ask("/v1/clusters/empty", "PUT", {"expected": {"H200": 8}})
+    for path in ("/v1/nodes", "/v1/machines", "/v1/gpus"):
+        words = [one["words"] for one in (await site.ask(f"{path}?limit=1"))[1]["coverage"]]
+        assert words == ["0 of 8 expected", "14 of 512 expected"]
+        (coverage,) = (await site.ask(f"{path}?cluster=empty"))[1]["coverage"]
+        assert (coverage["cluster"], coverage["reporting"]) == ("empty", 0)
+
+
+@pytest.mark.parametrize(
+    ("question", "field"),
+    [
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("cursor=x", "cursor"),
+        ("cursor=" + "A" * 9000, "cursor"),
+        ("cursor=", "cursor"),
+    ],
+)
+@pytest.mark.parametrize("path", ["/v1/nodes", "/v1/machines", "/v1/gpus"])
+async def test_what_cannot_be_meant_is_refused_by_name(site: Site, path: str, question: str, field: str) -> None:
+    status, words = await site.ask(f"{path}?{question}")
+    assert (status, words["field"]) == (400, field)
+
+
+def seen(view: View, reader: str, at: int) -> Sample:
+    return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": 90.0})
+
+
+def listed(at: int) -> list[Sample]:
+    """GPUs that a fallback knows by their place in its list only."""
+    views = [View(kind=ViewKind.GPU, side=Side.HOST, instance=f"netdata/gpu{n}", index=n) for n in range(2)]
+    return [seen(view, "netdata", at) for view in views]
+
+
+@pytest.mark.parametrize("others", [0, 2])
+async def test_gpus_known_by_their_place_are_counted_where_they_are_shown(tmp_path: Path, others: int) -> None:
+    async with running_site(tmp_path) as site:
+        at = now()
+        named = [seen(gpu_view(number), "nvml", at) for number in range(others)]
+        await site.post(body(1, at, samples=(*listed(at), *named)))
+        gpus = (await site.ask("/v1/gpus"))[1]
+        assert [one["device"].get("uuid") for one in gpus["items"]] == (["GPU-0", "GPU-1"] if others else [None, None])
+        (node,) = (await site.ask("/v1/nodes"))[1]["items"]
+        assert (node["gpus"], node["gpus_reporting"], node["machine"]["gpus"]) == (2, 2, 2)
+        (machine,) = (await site.ask("/v1/machines"))[1]["items"]
+        assert machine["gpus"] == 2
+        assert (await site.ask(f"/v1/machines/{machine['id']}"))[1]["gpus"] == 2
+        assert gpus["coverage"][0]["reporting"] == 2
+
+
+async def test_an_instance_that_is_no_more_is_not_in_the_list(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        at = now() - 2 * NANOS
+        gpu = gpu_view(0)
+        mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=gpu.key)
+        await site.post(body(1, at, samples=(seen(gpu, "nvml", at), seen(mig, "nvml", at))))
+        kinds = [one["device"]["kind"] for one in (await site.ask("/v1/gpus"))[1]["items"]]
+        assert sorted(kinds) == ["gpu", "mig"]
+        await site.post(body(2, at + NANOS, samples=(seen(gpu, "nvml", at + NANOS),)))
+        page = (await site.ask("/v1/gpus"))[1]
+        assert [one["device"]["kind"] for one in page["items"]] == ["gpu"]
+        (node,) = (await site.ask("/v1/nodes"))[1]["items"]
+        assert (node["gpus"], node["gpus_reporting"], page["coverage"][0]["reporting"]) == (1, 1, 1)
+
+
+async def test_a_machine_that_only_the_store_knows_costs_no_other_its_answer(site: Site) -> None:
+    """As when the registry was put back from an older copy."""
+    at = now()
+    vgpu = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="5b4e07f6-3a86-4340-839d-25f2a83cdc43")
+    site.store.write([accept("local", "lost", [seen(gpu_view(9), "nvml", at), seen(vgpu, "nvml", at)])], "lost")
+    assert (await site.ask("/v1/gpus/GPU-9"))[0] == 404
+    target = {"cluster": "local", "vm_uuid": "c77c546c-c5a2-4093-bc1b-8051983e7a61"}
+    spec = {"kind": "gpu_slice", "tenant": "acme", "target": target, "devices": [vgpu.uuid]}
+    assert (await site.ask("/v1/allocations/slice", "PUT", spec))[0] == 201
+    status, answer = await site.ask("/v1/allocations/slice/metrics")
+    assert (status, answer["source"], answer["devices"]) == (200, "unavailable", [])
