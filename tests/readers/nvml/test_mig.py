@@ -105,6 +105,18 @@ async def test_what_several_compute_instances_did_together_is_nobody_s_own(fake:
         assert values["mig_gpu_instance"] == "7"
 
 
+async def test_a_device_with_an_empty_uuid_is_not_named_by_ids_that_other_gpus_have_too(
+    fake: FakeNvml, start: Start
+) -> None:
+    kept = [cut_into_mig(fake.scenario, gpu, (0, 1))[1] for gpu in (1, 2)]
+    for gpu in (1, 2):
+        fake.scenario.devices[gpu].parts[f"{gpu}.0"].texts[f"{G}UUID"] = ""
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert [list(parts(round_, gpu)) for gpu in (1, 2)] == [[said.uuid] for said in kept]
+    assert ["the MIG device in slot 0 cannot be named" in error for error in round_.errors] == [True, True]
+
+
 async def test_slots_are_sparse(fake: FakeNvml, start: Start) -> None:
     cut = cut_into_mig(fake.scenario, 5, (0, 3, 6))
     fake.apply()

@@ -65,7 +65,10 @@ def find(context: Context) -> Finding:
             if error.value in ENDS_DEVICE - _DEAD:
                 raise
             if error.value not in _DEAD:
-                parts.append(Found(f"slot {slot}", None, {"slot": Answer(0, slot)}, error.value))
+                parts.append(_unnamed(slot, error.value))
+            continue
+        if not uuid:
+            parts.append(_unnamed(slot, NO_DATA))  # ids of its own name it on its GPU only
             continue
         if uuid not in known:
             known[uuid] = _identity(context, handle, uuid)
@@ -78,6 +81,10 @@ def find(context: Context) -> Finding:
         del known[gone]
         context.memory.drop(_comparison_of(gone))
     return Finding(parts, len(parts))
+
+
+def _unnamed(slot: int, code: int) -> Found:
+    return Found(f"slot {slot}", None, {"slot": Answer(0, slot)}, code)
 
 
 def is_there(context: Context, found: Found) -> bool:

@@ -83,6 +83,9 @@ def find(context: Context) -> Finding:
             if error.value not in _DEAD:
                 parts.append(Found(f"instance {number}", number, identity, error.value))
             continue
+        if not uuid:
+            parts.append(Found(f"instance {number}", number, identity, NO_DATA))
+            continue
         parts.append(Found(uuid, number, {"uuid": Answer(0, uuid), **identity}))
     vanished = min(len(numbers), MOST_INSTANCES) - len(parts)
     return Finding(parts, len(numbers) - vanished)
