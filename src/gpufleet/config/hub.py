@@ -140,11 +140,9 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if not self.insecure_listen:
             lacking = [] if self.auth == "tokens" else ['auth = "tokens"']
             check_exposure(self.listen, host, lacking + ([] if self.tls.is_on else ["[tls]"]))
-        for key in ("netdata", "store"):
-            if self.relay.to is not None and getattr(self, key):
-                raise ImpossibleValueError(
-                    key, "is of no use to a relay (relay.to): it belongs to the hub's configuration"
-                )
+        if self.relay.to is not None and self.netdata:
+            words = "is of no use to a relay (relay.to): it belongs in the hub's configuration"
+            raise ImpossibleValueError("netdata", words)
         if not self.state:
             raise ImpossibleValueError("state", "must name a folder")
 
