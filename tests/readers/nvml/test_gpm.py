@@ -1,12 +1,14 @@
 """GPM: two samples, 100 ms apart at least, one thread at a time; each metric has a fate of its own."""
 
 import math
+import time
 from collections.abc import Iterable
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Value
 from gpufleet.ports import Round
+from gpufleet.readers.nvml.calls.gpm import LEAST_NS
 from gpufleet.readers.nvml.reader import NvmlReader
 from gpufleet.readers.nvml.watch import Limits
 from tests.fakes.nvml.driver import FakeNvml
@@ -37,12 +39,17 @@ MEBIBYTES = {
 
 
 async def second(reader: NvmlReader, gpus: Iterable[int] = range(8)) -> Round:
-    """Read until two samples of each of these GPUs could be compared."""
+    """Read until two samples of each of these GPUs could be compared, with time between passes as an agent has."""
     rounds: list[Round] = []
     wanted = list(gpus)
+    ended = time.monotonic()
 
     async def compared() -> bool:
+        nonlocal ended
+        if time.monotonic() - ended < 2 * LEAST_NS / 1e9:
+            return False
         rounds.append(await reader.read(Lane.FAST))
+        ended = time.monotonic()
         return all(not early(rounds[-1], gpu) for gpu in wanted)
 
     await wait_until_async(compared, what="the second sample")
