@@ -46,7 +46,7 @@ BOARD_METRICS = (
     row(81, "gpu_temperature_threshold_celsius", GAUGE, FLOAT, "celsius",
         "Temperature at which the GPU acts, by what it does there; only what this board has",
         low=-50, high=200, lane=STATIC, storage=DIM, dims=("threshold",), nvml=("nvmlDeviceGetTemperatureThreshold",),
-        dcgm=(158, 159), absent=(OLD_CHIP, GUEST)),
+        dcgm=(158, 159), absent=(OLD_CHIP, GUEST), otel="hw.temperature.limit"),
     row(82, "gpu_temperature_margin_threshold_celsius", GAUGE, FLOAT, "celsius",
         "Margin (`gpu_temperature_margin_celsius`) at which the GPU acts, by what it does there; can be negative",
         low=-200, high=200, lane=STATIC, storage=DIM, dims=("threshold",), nvml=("FI 193-196",),

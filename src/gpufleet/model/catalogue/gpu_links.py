@@ -55,10 +55,10 @@ LINK_METRICS = (
     # PCIe
     row(110, "gpu_pcie_transmit_bytes_total", COUNTER, INT, "bytes",
         "Bytes sent over PCIe; the driver's counter can wrap",
-        storage=TAIL, nvml=("FI 197",), absent=(OLD_CHIP, OLD_DRIVER, GUEST)),
+        storage=TAIL, nvml=("FI 197",), absent=(OLD_CHIP, OLD_DRIVER, GUEST), otel="hw.gpu.io"),
     row(111, "gpu_pcie_receive_bytes_total", COUNTER, INT, "bytes",
         "Bytes received over PCIe; the driver's counter can wrap",
-        storage=TAIL, nvml=("FI 198",), absent=(OLD_CHIP, OLD_DRIVER, GUEST)),
+        storage=TAIL, nvml=("FI 198",), absent=(OLD_CHIP, OLD_DRIVER, GUEST), otel="hw.gpu.io"),
     row(112, "gpu_pcie_errors_total", COUNTER, INT, "", "Errors of the PCIe link, by kind; only kinds this chip counts",
         lane=SLOW, storage=DIM, dims=("error",), nvml=("FI 95", "FI 169", "FI 173-183"),
         absent=(OLD_CHIP, OLD_DRIVER, GUEST)),

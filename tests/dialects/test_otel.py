@@ -1,0 +1,236 @@
+"""OpenTelemetry's names: as the conventions write them, and back to the same readings."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.dialects.otel import ROWS, device_attributes, points, points_of, told, view_of
+from gpufleet.dialects.otel_reading import Incoming, read_points
+from gpufleet.dialects.otel_row import OWN, OWN_ROWS, UNITS, Instrument
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind, Subject, ValueType
+from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.view import Side, View, ViewKind
+
+AT = 1_790_000_000_000_000_000
+GPU = View(
+    kind=ViewKind.GPU,
+    side=Side.HOST,
+    uuid="GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43",
+    pci_address="0000:1b:00.0",
+)
+MIG = View(
+    kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-11111111-3a86-4340-039d-25f2a83cdc43", instance="7/0", parent=GPU.key
+)
+VGPU = View(
+    kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="22222222-3a86-4340-039d-25f2a83cdc43", instance="4", parent=GPU.key
+)
+
+
+def sent(sample: Sample, texts: dict[str, str] | None = None) -> list[Incoming]:
+    """A sample's points as a receiver has them."""
+    about = device_attributes(sample.view, texts or {}) if sample.view else {}
+    return [
+        Incoming(point.name, point.unit, {**about, **point.attributes}, point.value, sample.measured_at)
+        for point in points(sample)
+    ]
+
+
+def sample_of(view: View | None, metric: str, value: Value | Absent, labels: tuple[str, ...] = ()) -> Sample:
+    row = CATALOGUE[metric]
+    return Sample(
+        view=view,
+        reader="nvml",
+        lane=row.lane,
+        measured_at=AT,
+        values={} if row.dims else {metric: value},
+        dims=(DimValue(metric, labels, value),) if row.dims else (),
+    )
+
+
+def test_the_catalogue_and_the_tables_name_the_same() -> None:
+    for metric in CATALOGUE.values():
+        assert {row.name for row in ROWS.get(metric.name, ())} == ({metric.otel} if metric.otel else set())
+        for row in ROWS.get(metric.name, ()):
+            assert len(row.dims) == (0 if row.labels else len(metric.dims))
+            assert (row.instrument is Instrument.COUNTER) == (metric.kind is MetricKind.COUNTER)
+
+
+def test_every_number_of_the_catalogue_has_a_name_and_a_unit() -> None:
+    for metric in CATALOGUE.values():
+        assert (metric.name in OWN_ROWS) == (metric.kind is not MetricKind.INFO)
+        assert metric.unit in UNITS
+
+
+@pytest.mark.parametrize(
+    ("metric", "labels", "value", "name", "unit", "attributes"),
+    [
+        ("gpu_utilization_ratio", (), 0.87, "hw.gpu.utilization", "1", {"hw.gpu.task": "general"}),
+        ("gpu_encoder_utilization_ratio", (), 0.1, "hw.gpu.utilization", "1", {"hw.gpu.task": "encoder"}),
+        ("gpu_memory_used_bytes", (), 1 << 60, "hw.gpu.memory.usage", "By", {}),
+        ("gpu_memory_total_bytes", (), 1 << 60, "hw.gpu.memory.limit", "By", {}),
+        ("gpu_power_watts", (), 312.5, "hw.power", "W", {}),
+        ("gpu_energy_joules_total", (), 5.5, "hw.energy", "J", {}),
+        ("gpu_temperature_celsius", (), 40, "hw.temperature", "Cel", {"hw.sensor_location": "gpu"}),
+        ("gpu_memory_temperature_celsius", (), 60, "hw.temperature", "Cel", {"hw.sensor_location": "memory"}),
+        ("gpu_ecc_corrected_errors_total", (), 3, "hw.errors", "{error}", {"error.type": "corrected"}),
+        ("gpu_ecc_uncorrected_errors_total", (), 0, "hw.errors", "{error}", {"error.type": "uncorrected"}),
+        ("gpu_pcie_transmit_bytes_total", (), 2**60 + 1, "hw.gpu.io", "By", {"network.io.direction": "transmit"}),
+        (
+            *("gpu_temperature_threshold_celsius", ("shutdown",), 92, "hw.temperature.limit", "Cel"),
+            {"hw.limit_type": "high.critical", "hw.sensor_location": "gpu"},
+        ),
+        (
+            *("gpu_temperature_threshold_celsius", ("acoustic_min",), 65),
+            *("gpufleet.gpu_temperature_threshold_celsius", "Cel", {"gpufleet.threshold": "acoustic_min"}),
+        ),
+        ("gpu_sm_activity_ratio", (), 0.5, "gpufleet.gpu_sm_activity_ratio", "1", {}),
+        (
+            *("host_network_receive_bytes_total", ("eth0", "ethernet"), 7, "system.network.io", "By"),
+            {"network.interface.name": "eth0", "gpufleet.class": "ethernet", "network.io.direction": "receive"},
+        ),
+        (
+            *("host_cpu_seconds_total", ("3", "irq"), 7.5, "system.cpu.time", "s"),
+            {"cpu.logical_number": "3", "cpu.mode": "interrupt"},
+        ),
+    ],
+)
+def test_names_units_and_attributes_are_the_conventions(
+    metric: str, labels: tuple[str, ...], value: float, name: str, unit: str, attributes: dict[str, str]
+) -> None:
+    (point,) = points_of(metric, labels, value)
+    assert (point.name, point.unit, point.attributes, point.value) == (name, unit, attributes, value)
+    said = told(name, unit, attributes, value)
+    assert said is not None
+    assert (said.metric, said.labels, said.value) == (metric, labels, value)
+
+
+def test_a_device_is_named_as_the_conventions_do() -> None:
+    texts = {"gpu_name": "NVIDIA H100", "gpu_serial": "16", "nvidia_driver_version": "580.1", "gpu_vbios_version": "9"}
+    attributes = device_attributes(MIG, texts)
+    assert {name: text for name, text in attributes.items() if name.startswith("hw.")} == {
+        "hw.id": MIG.uuid,
+        "hw.type": "gpu",
+        "hw.vendor": "NVIDIA",
+        "hw.model": "NVIDIA H100",
+        "hw.serial_number": "16",
+        "hw.driver_version": "580.1",
+        "hw.firmware_version": "9",
+        "hw.parent": GPU.uuid,
+    }
+
+
+@pytest.mark.parametrize("view", [GPU, MIG, VGPU, View(kind=ViewKind.GPU, side=Side.GUEST, pci_address="0000:00:07.0")])
+def test_a_device_comes_back_as_the_one_it_is(view: View) -> None:
+    back = view_of(device_attributes(view, {}))
+    assert back is not None
+    assert (back.key, back.kind, back.side, back.parent) == (view.key, view.kind, view.side, view.parent)
+
+
+def test_devices_of_senders_that_know_nothing_of_us() -> None:
+    gpu = view_of({"hw.id": GPU.uuid or "", "hw.type": "gpu"})
+    mig = view_of({"hw.id": MIG.uuid or "", "hw.parent": GPU.uuid or ""})
+    assert gpu is not None
+    assert (gpu.kind, gpu.key) == (ViewKind.GPU, GPU.key)
+    assert mig is not None
+    assert (mig.kind, mig.key, mig.parent) == (ViewKind.MIG, MIG.key, GPU.key)
+    assert view_of({}) is None
+    assert view_of({"hw.id": "x" * 300}) is None
+    utilization = told("hw.gpu.utilization", "1", {"hw.id": "a"}, 0.5)
+    assert utilization is not None
+    assert utilization.metric == "gpu_utilization_ratio"
+    assert told("hw.errors", "{error}", {"hw.id": "a"}, 5) is None  # of which kind is not said
+    assert told("hw.power", "W", {"hw.type": "cpu", "hw.id": "a"}, 5) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "theirs"),
+    [("ok", {"ok": 1, "failed": 0}), ("lost", {"ok": 0, "failed": 1}), ("unreadable", {})],
+)
+def test_a_reader_that_cannot_read_says_nothing_of_the_devices_status(state: str, theirs: dict[str, int]) -> None:
+    made = list(points_of("gpu_state", (), state))
+    assert {point.attributes["hw.state"]: point.value for point in made if point.name == "hw.status"} == theirs
+    own = [point.attributes["gpufleet.state"] for point in made if point.name.startswith(OWN) and point.value == 1]
+    assert own == [state]
+    found = read_points("n", sent(sample_of(GPU, "gpu_state", state)), reader="otlp")
+    (sample,) = found.machines["n"]
+    assert sample.values == {"gpu_state": state}
+    assert not found.unknown
+
+
+def test_what_is_absent_makes_no_point() -> None:
+    assert not sent(sample_of(GPU, "gpu_power_watts", Absent(Reason.NOT_SUPPORTED)))
+
+
+def test_a_percentage_is_not_taken_for_a_ratio() -> None:
+    said = told("hw.gpu.utilization", "%", {"hw.id": "a"}, 50)
+    assert said is not None
+    assert isinstance(said.value, Absent)
+    over = told("hw.gpu.utilization", "1", {"hw.id": "a"}, 50)
+    assert over is not None
+    assert isinstance(over.value, Absent)
+
+
+def test_points_without_a_device_and_unknown_names_are_counted() -> None:
+    found = read_points(
+        "n",
+        [
+            Incoming("hw.gpu.utilization", "1", {}, 0.5, AT),
+            Incoming("hw.gpu.memory.utilization", "1", {"hw.id": "a"}, 0.5, AT),
+            Incoming("gpu.power.draw", "W", {"hw.id": "a"}, 312000, AT),
+            Incoming("system.memory.limit", "By", {"hw.id": "a"}, 4096, AT),
+        ],
+        reader="otlp",
+    )
+    assert found.nameless == 1
+    assert list(found.unread) == ["hw.gpu.memory.utilization"]
+    assert list(found.unknown) == ["gpu.power.draw"]
+    ((sample),) = found.machines["n"]
+    assert (sample.view, sample.values) == (None, {"host_memory_total_bytes": 4096})
+
+
+_METRICS = [metric for metric in CATALOGUE.values() if metric.kind is not MetricKind.INFO]
+
+
+@given(st.data())
+def test_every_reading_comes_back(data: st.DataObject) -> None:
+    metric = data.draw(st.sampled_from(_METRICS))
+    low = 0 if metric.low is None else metric.low
+    high = low + 1e9 if metric.high is None else metric.high
+    value: Value
+    if metric.type is ValueType.ENUM:
+        value = data.draw(st.sampled_from(metric.states))
+    elif metric.type is ValueType.INT:
+        value = data.draw(st.integers(int(low), int(high)))
+    else:
+        value = data.draw(st.floats(low, high))
+    labels = tuple(data.draw(st.text(min_size=1, max_size=8)) for _ in metric.dims)
+    views: list[View | None] = [None] if Subject.MACHINE in metric.subjects else [GPU, MIG, VGPU]
+    view = data.draw(st.sampled_from(views))
+    found = read_points("n", sent(sample_of(view, metric.name, value, labels)), reader="otlp")
+    assert not found.unknown
+    assert not found.nameless
+    (back,) = found.machines["n"]
+    assert (back.view.key if back.view else None) == (view.key if view else None)
+    assert (back.lane, back.measured_at) == (metric.lane, AT)
+    told_back = back.values[metric.name] if not metric.dims else back.dims[0].value
+    assert told_back == value
+    if metric.dims:
+        assert back.dims[0].labels == labels
+
+
+@given(
+    st.sampled_from([name for row in (*ROWS.values(),) for name in {one.name for one in row}] + ["x", "gpufleet.x"]),
+    st.dictionaries(
+        st.sampled_from(["hw.id", "hw.type", "hw.parent", "hw.state", "hw.gpu.task", "gpufleet.kind", "gpufleet.side"])
+        | st.text(max_size=5),
+        st.text(max_size=20),
+    ),
+    st.floats() | st.integers(-(2**63), 2**64),
+    st.text(max_size=4),
+)
+def test_no_point_breaks_the_reading(name: str, attributes: dict[str, str], value: float, unit: str) -> None:
+    found = read_points("n", [Incoming(name, unit, attributes, value, AT)], reader="otlp")
+    assert set(found.machines) <= {"n"}
+    for sample in found.machines.get("n", ()):
+        assert sample.lane in set(Lane)
