@@ -1,9 +1,9 @@
-"""Run every benchmark, or those that are named: `python -m benchmarks [agent codec ingest lists relay spool ...]`."""
+"""Run every benchmark, or those that are named: `python -m benchmarks [agent codec hub ingest lists ...]`."""
 
 import subprocess
 import sys
 
-NAMES = ("agent", "codec", "text", "spool", "store", "lists", "ingest", "relay")
+NAMES = ("agent", "codec", "text", "spool", "store", "lists", "hub", "ingest", "relay")
 
 
 def main(asked: list[str]) -> int:

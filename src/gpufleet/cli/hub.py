@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpufleet.cli.daemon import run_until_stopped
+from gpufleet.cli.daemon import run_until_stopped, spare_collector
 from gpufleet.cli.logs import set_up_logs
 from gpufleet.config.hub import ENV_PREFIX, HubConfig
 from gpufleet.config.load import load
@@ -66,6 +66,7 @@ async def run_hub(config: HubConfig, stop: asyncio.Event) -> None:
         await run_relay(config, stop)
         return
     async with running_hub(config) as running:
+        spare_collector()
         log.info("hub answers at %s: /v1/nodes, /v1/gpus, /openapi.json, /metrics", running.url)
         log.info("hub keeps its state in %s", config.folder)
         stopping = asyncio.create_task(stop.wait())
@@ -79,6 +80,7 @@ async def run_relay(config: HubConfig, stop: asyncio.Event) -> None:
     from gpufleet.wiring.relay import running_relay
 
     async with running_relay(config) as running:
+        spare_collector()
         log.info("relay answers at %s: /v1/senders, /metrics; passes on to %s", running.url, config.relay.to)
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,155 @@
+"""What a small batch costs a hub in processor time, step by step: taken and durable, then checked and stored.
+
+Method: one process, no sockets. Bundles of 64 batches (8 GPUs of 40 values, as `soak_load` makes them) go to the
+endpoint that HTTP gives them to, then by log, writer and registry into an embedded store: a second of the fleet's time
+at once, each node once in 15 of those, 1,111 nodes unless `--nodes` says otherwise. Told is processor time a batch once
+every node is known: of the thread that takes, of the thread that writes, and of all others, which are the store's own
+(inserting and merging) and the log's syncs. Wall time is not told, for it is the machine's.
+"""
+
+import argparse
+import asyncio
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from benchmarks.soak_load import PERIOD_SECONDS, Node
+from benchmarks.table import Table
+from gpufleet.cli.daemon import spare_collector
+from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, pack
+from gpufleet.hub.conflicts import Conflicts
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.ingest import Ingest
+from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.pressure import Pressure
+from gpufleet.hub.quarantine import Quarantine
+from gpufleet.hub.wal import Wal
+from gpufleet.hub.writer import Writer
+from gpufleet.registry.sql import SqlRegistry
+from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.web.hub.ingest import BatchEndpoint
+from gpufleet.web.hub.respond import Message, Scope
+from gpufleet.wiring.clock import SystemClock
+
+NODES = 8_334
+BUNDLE = 64
+MIB = 1 << 20
+SETTLE_SECONDS = 5.0
+"""How long the store's merges are waited for at the end: they are part of the price."""
+
+SCOPE: Scope = {
+    "type": "http",
+    "method": "POST",
+    "path": "/v1/batches",
+    "headers": [(b"content-type", BUNDLE_CONTENT_TYPE.encode())],
+}
+
+
+class Hub:
+    """The parts of a hub between HTTP and the store."""
+
+    def __init__(self, folder: Path, decoding: ThreadPoolExecutor) -> None:
+        clock = SystemClock()
+        self.counters = Counters()
+        self.wal = Wal.open(folder / "wal", max_bytes=4 << 30, max_body_bytes=8 * MIB)
+        self.registry = SqlRegistry.open(f"sqlite:///{folder}/registry.sqlite")
+        self.registry.migrate()
+        self.registry.register_clusters(["local"], clock.now_ns())
+        self.store = ClickHouseStore.open(f"chdb://{folder}/store")
+        self.store.migrate()
+        self.writer = Writer(
+            wal=self.wal.epoch,
+            store=self.store,
+            registry=self.registry,
+            quarantine=Quarantine(folder / "quarantine"),
+            counters=self.counters,
+        )
+        self.endpoint = BatchEndpoint(
+            ingest=Ingest(
+                wal=self.wal,
+                ledger=Ledger({}),
+                clusters=frozenset(["local"]),
+                counters=self.counters,
+                decoding=decoding,
+                conflicts=Conflicts(),
+            ),
+            pressure=Pressure(64 * MIB),
+            counters=self.counters,
+            clock=clock,
+            max_body_bytes=8 * MIB,
+            body_timeout_seconds=30,
+        )
+
+    async def take(self, content: bytes) -> None:
+        """Give the endpoint a request, as the server does."""
+        statuses: list[int] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": content, "more_body": False}
+
+        async def send(message: Message) -> None:
+            statuses.append(message.get("status", 200))
+
+        await self.endpoint(SCOPE, receive, send)
+        assert set(statuses) == {200}, statuses
+
+    def flush(self) -> int:
+        """Write all that waits; return how many batches that were."""
+        before = self.counters.flushed_batches
+        while records := self.wal.read(0, max_records=5_000, max_bytes=16 * MIB):
+            self.wal.acknowledge(self.writer.flush(records))
+        return self.counters.flushed_batches - before
+
+    def close(self) -> None:
+        self.store.close()
+        self.registry.close()
+        self.wal.close()
+
+
+def run(nodes: int, rounds: int) -> tuple[int, float, float, float]:
+    """Return batches, and processor seconds of the thread that takes, of the one that writes, and of the others."""
+    fleet = [Node(number) for number in range(nodes)]
+    seconds = int(PERIOD_SECONDS)
+    batches, taking, writing, others = 0, 0.0, 0.0, 0.0
+    with (
+        tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder,
+        ThreadPoolExecutor(1) as decoding,
+        asyncio.Runner() as loop,
+    ):
+        hub = Hub(Path(folder), decoding)
+        spare_collector()
+        for second in range(seconds * (rounds + 1)):
+            due = fleet[second % seconds :: seconds]
+            bodies = [node.next_body(time.time_ns()) for node in due]
+            bundles = [pack(bodies[at : at + BUNDLE]) for at in range(0, len(bodies), BUNDLE)]
+            whole, mine = time.process_time(), time.thread_time()
+            for bundle in bundles:
+                loop.run(hub.take(bundle))
+            taken = time.thread_time() - mine
+            count = hub.flush()
+            written = time.thread_time() - mine - taken
+            if second == seconds * (rounds + 1) - 1:
+                time.sleep(SETTLE_SECONDS)
+            if second >= seconds:  # before that, nodes are new
+                batches, taking, writing = batches + count, taking + taken, writing + written
+                others += time.process_time() - whole - taken - written
+        hub.close()
+    return batches, taking, writing, others
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_hub")
+    parser.add_argument("--nodes", type=int, default=NODES)
+    parser.add_argument("--rounds", type=int, default=2)
+    asked = parser.parse_args(argv)
+    batches, *spans = run(asked.nodes, asked.rounds)
+    table = Table(f"A batch of 8 GPUs, {asked.nodes} senders", "processor time", "us a batch", "rows/s a core")
+    for name, span in zip(("taking", "writing", "store's threads, syncs", "all"), (*spans, sum(spans)), strict=True):
+        table.row(name, f"{span / batches * 1e6:.0f}", f"{8 * batches / span:,.0f}")
+    table.print()
+
+
+if __name__ == "__main__":
+    main()
