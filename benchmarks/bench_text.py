@@ -1,4 +1,6 @@
-"""Reading what Prometheus servers and exporters send. Remote write: 5,440 series with a sample each, steady.
+"""Reading and writing what other systems send and take: Prometheus text, remote write, OTLP.
+
+Remote write and OTLP: 5,440 series with a sample each, steady.
 
 Reading a page of metrics beside `prometheus_client`'s own parser, on the same page, in the same run.
 
@@ -7,10 +9,17 @@ a parser that never saw a series; "steady" one that saw the page before, as ever
 at least half a second, three times; the best of the three is told.
 """
 
+import zlib
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.bench_codec import best_seconds
 from benchmarks.table import Table
+from gpufleet.codecs.otlp.decode import decode_metrics
+from gpufleet.codecs.otlp.encode import encode_metrics
+from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
+from gpufleet.codecs.otlp.records import Kind, OtlpMetric, ResourceMetrics
+from gpufleet.codecs.otlp.records import Point as OtlpPoint
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
@@ -51,6 +60,44 @@ def remote_write() -> None:
     table.print()
 
 
+def otlp() -> None:
+    metrics = [
+        OtlpMetric(
+            f"gpufleet.metric.{metric}",
+            Kind.COUNTER if metric % 4 == 0 else Kind.GAUGE,
+            [
+                OtlpPoint(
+                    metric * device / 7 if metric % 2 else metric * device,
+                    1_790_000_000_123_000_000,
+                    0,
+                    {
+                        "hw.id": f"GPU-5b4e07f6-3a86-4340-039d-{device:012x}",
+                        "hw.type": "gpu",
+                        "hw.model": "NVIDIA H200",
+                        "hw.vendor": "NVIDIA",
+                        "hw.serial_number": f"{165_000_000 + device}",
+                    },
+                )
+                for device in range(DEVICES)
+            ],
+            "W",
+        )
+        for metric in range(METRICS)
+    ]
+    resources = [ResourceMetrics({"host.name": "node-17"}, metrics, "gpufleet")]
+    count = METRICS * DEVICES
+    table = Table("OTLP metrics, 5 attributes a point", "content type", "what", "points/s", "bytes a point", "gzip 1")
+    for content_type in (PROTOBUF, JSON):
+        body = encode_metrics(resources, content_type)
+        small = f"{len(zlib.compress(body, 1)) / count:.1f}"
+        for what, step in (
+            ("encode", lambda kind=content_type: encode_metrics(resources, kind)),
+            ("decode", lambda kind=content_type, body=body: decode_metrics(body, kind)),
+        ):
+            table.row(content_type, what, f"{count / best_seconds(step):,.0f}", f"{len(body) / count:.1f}", small)
+    table.print()
+
+
 def main() -> None:
     table = Table("Prometheus text", "page", "parser", "samples/s", "MB/s", "times prometheus_client")
     for name, instants in (("values", False), ("values with instants", True)):
@@ -67,6 +114,7 @@ def main() -> None:
             table.row(name, who, f"{METRICS * DEVICES / taken:,.0f}", f"{len(page) / taken / 1e6:.0f}", ratio)
     table.print()
     remote_write()
+    otlp()
 
 
 if __name__ == "__main__":

@@ -17,6 +17,9 @@ CACHE = Path(__file__).resolve().parents[2] / ".cache"
 PROGRAMS = {
     # program: (Debian package, path inside it)
     "promtool": ("prometheus", "usr/bin/promtool"),
+    "prometheus": ("prometheus", "usr/bin/prometheus"),
+    "victoria-metrics": ("victoria-metrics", "usr/bin/victoria-metrics"),
+    "vmagent": ("victoria-metrics", "usr/bin/vmagent"),
     "systemd-analyze": ("systemd", "usr/bin/systemd-analyze"),
     "systemd-sysusers": ("systemd", "bin/systemd-sysusers"),
     "systemd-tmpfiles": ("systemd", "bin/systemd-tmpfiles"),

@@ -33,9 +33,9 @@ POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 KERNEL_LOG = "/dev/kmsg"
 
 PACKAGES = {
-    "agent": ("pynvml", "aiohttp", "uvicorn", "httptools", "zstandard", "cramjam"),
+    "agent": ("pynvml", "aiohttp", "uvicorn", "httptools", "zstandard", "cramjam", "opentelemetry.proto"),
     "hub": (
-        *("litestar", "uvicorn", "httptools", "aiohttp", "zstandard", "cramjam"),
+        *("litestar", "uvicorn", "httptools", "aiohttp", "zstandard", "cramjam", "opentelemetry.proto"),
         *("clickhouse_connect", "chdb", "pyarrow", "sqlalchemy"),
     ),
 }
@@ -184,4 +184,11 @@ def _error_of(fetched: Fetched, path: str) -> str:
 
 
 def _missing(packages: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in packages if importlib.util.find_spec(name) is None)
+    return tuple(name for name in packages if not _is_there(name))
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the package that it is a part of is missing too
+        return False

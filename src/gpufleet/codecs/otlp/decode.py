@@ -1,0 +1,197 @@
+"""Requests of OTLP from senders that are not trusted, and answers of receivers."""
+
+import zlib
+from typing import Any
+
+from gpufleet.codecs.otlp.attributes import AttributesError, attributes_of, scalar_of
+from gpufleet.codecs.otlp.limits import OtlpLimits
+from gpufleet.codecs.otlp.messages import JSON, PROTOBUF, messages, parse
+from gpufleet.codecs.otlp.records import (
+    Answer,
+    Kind,
+    LogRecord,
+    LogsRequest,
+    MetricsRequest,
+    OtlpMetric,
+    OtlpProblem,
+    Point,
+    ResourceLogs,
+    ResourceMetrics,
+)
+from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.text import clean
+
+_LAST = 2**63 - 1
+_CUMULATIVE = 2
+_NO_VALUE = 1
+
+
+def unpack(body: bytes, encoding: str, limits: OtlpLimits | None = None) -> bytes:
+    """Return the message in a body of that Content-Encoding: `gzip`, or empty or `identity` for none.
+
+    Raises:
+        WireLimitError: if the body, or what it unpacks to, is too large; no more than the bound is ever unpacked.
+        WireError: if it is not one whole gzip stream, or of another encoding.
+    """
+    limits = limits or OtlpLimits()
+    if len(body) > limits.body_bytes:
+        raise WireLimitError("body", f"{len(body)} bytes, of {limits.body_bytes} allowed")
+    if encoding in ("", "identity"):
+        return body
+    if encoding != "gzip":
+        raise WireError("content-encoding", f"{encoding!r}: write gzip or nothing")
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        message = stream.decompress(body, limits.message_bytes + 1)
+    except zlib.error as error:
+        raise WireError("body", f"no gzip stream: {error}") from None
+    if len(message) > limits.message_bytes:
+        raise WireLimitError("body", f"more than {limits.message_bytes} bytes after decompression")
+    if not stream.eof or stream.unused_data:
+        raise WireError("body", "not exactly one whole gzip stream")
+    return message
+
+
+def decode_metrics(message: bytes, content_type: str = PROTOBUF, limits: OtlpLimits | None = None) -> MetricsRequest:
+    """Read an ExportMetricsServiceRequest. A bad point costs itself, a bad resource its points.
+
+    Raises:
+        WireLimitError: if it passes a bound.
+        WireError: if it is no such message, of another content type, or opentelemetry-proto is not installed.
+    """
+    reading = _Reading(limits or OtlpLimits(), message, content_type)
+    resources = []
+    for of_resource in parse(messages().metrics, message, content_type).resource_metrics:
+        scopes = of_resource.scope_metrics
+        try:
+            attributes = attributes_of(of_resource.resource.attributes, reading.limits)
+        except AttributesError:
+            lost = sum(len(_points(metric)[1]) for scope in scopes for metric in scope.metrics)
+            reading.problem(OtlpProblem.ATTRIBUTES, lost)
+            continue
+        metrics = [
+            taken for scope in scopes for metric in scope.metrics if (taken := reading.metric(metric)) is not None
+        ]
+        resources.append(ResourceMetrics(attributes, metrics, *reading.scope(scopes)))
+    return MetricsRequest(resources, reading.problems)
+
+
+def decode_logs(message: bytes, content_type: str = PROTOBUF, limits: OtlpLimits | None = None) -> LogsRequest:
+    """Read an ExportLogsServiceRequest; raises as `decode_metrics` does."""
+    reading = _Reading(limits or OtlpLimits(), message, content_type)
+    resources = []
+    for of_resource in parse(messages().logs, message, content_type).resource_logs:
+        scopes = of_resource.scope_logs
+        try:
+            attributes = attributes_of(of_resource.resource.attributes, reading.limits)
+        except AttributesError:
+            reading.problem(OtlpProblem.ATTRIBUTES, sum(len(scope.log_records) for scope in scopes))
+            continue
+        records = [taken for scope in scopes for one in scope.log_records if (taken := reading.record(one)) is not None]
+        resources.append(ResourceLogs(attributes, records, *reading.scope(scopes)))
+    return LogsRequest(resources, reading.problems)
+
+
+def decode_answer(message: bytes, content_type: str, *, logs: bool = False) -> Answer:
+    """Read what a receiver says of a request that it took; raises as `decode_metrics` does."""
+    if len(message) > OtlpLimits().value_bytes:
+        raise WireLimitError("body", f"{len(message)} bytes of an answer")
+    kinds = messages()
+    partial = parse(kinds.logs_answer if logs else kinds.metrics_answer, message, content_type).partial_success
+    rejected = partial.rejected_log_records if logs else partial.rejected_data_points
+    return Answer(max(0, rejected), clean(partial.error_message))
+
+
+class _Reading:
+    """One request as it is read."""
+
+    def __init__(self, limits: OtlpLimits, message: bytes, content_type: str) -> None:
+        most = min(limits.message_bytes, limits.json_bytes) if content_type == JSON else limits.message_bytes
+        if len(message) > most:
+            raise WireLimitError("body", f"{len(message)} bytes, of {most} allowed")
+        self.limits = limits
+        self.problems: dict[OtlpProblem, int] = {}
+        self._count = 0
+
+    def metric(self, metric: Any) -> OtlpMetric | None:
+        """Read a metric, or count what is wrong with all of it."""
+        problem, points = _points(metric)
+        self._add(max(1, len(points)))
+        name = metric.name
+        if problem is None and not name.strip():
+            problem = OtlpProblem.NO_NAME
+        if problem is None and len(name.encode()) > self.limits.name_bytes:
+            problem = OtlpProblem.ATTRIBUTES
+        if problem is not None:
+            self.problem(problem, max(1, len(points)))
+            return None
+        kind = Kind.GAUGE
+        if metric.HasField("sum"):
+            kind = Kind.COUNTER if metric.sum.is_monotonic else Kind.SUM
+        taken = [made for point in points if (made := self._point(point)) is not None]
+        return OtlpMetric(clean(name), kind, taken, self.text(metric.unit), self.text(metric.description))
+
+    def record(self, record: Any) -> LogRecord | None:
+        """Read a log record, or count what is wrong with it."""
+        self._add(1)
+        at, seen = record.time_unix_nano, record.observed_time_unix_nano
+        if at > _LAST or seen > _LAST or not (at or seen):
+            self.problem(OtlpProblem.TIMESTAMP)
+            return None
+        try:
+            attributes = attributes_of(record.attributes, self.limits)
+        except AttributesError:
+            self.problem(OtlpProblem.ATTRIBUTES)
+            return None
+        body = scalar_of(record.body)
+        text = "" if body is None else self.text(str(body))
+        return LogRecord(at, seen, record.severity_number, self.text(record.event_name), text, attributes)
+
+    def scope(self, scopes: Any) -> tuple[str, str]:
+        """Return name and version of the last scope."""
+        return (self.text(scopes[-1].scope.name), self.text(scopes[-1].scope.version)) if scopes else ("", "")
+
+    def text(self, text: str) -> str:
+        """Return a text without control characters, cut to its bound."""
+        return clean(text[: self.limits.value_bytes])
+
+    def problem(self, problem: OtlpProblem, count: int = 1) -> None:
+        """Count points or records that are not taken."""
+        if count:
+            self.problems[problem] = self.problems.get(problem, 0) + count
+
+    def _point(self, point: Any) -> Point | None:
+        at, start = point.time_unix_nano, point.start_time_unix_nano
+        if not 0 < at <= _LAST or start > _LAST:
+            self.problem(OtlpProblem.TIMESTAMP)
+            return None
+        which = point.WhichOneof("value")
+        value = None
+        if not point.flags & _NO_VALUE:
+            if which is None:
+                self.problem(OtlpProblem.NO_VALUE)
+                return None
+            value = point.as_int if which == "as_int" else point.as_double
+        try:
+            return Point(value, at, start, attributes_of(point.attributes, self.limits))
+        except AttributesError:
+            self.problem(OtlpProblem.ATTRIBUTES)
+            return None
+
+    def _add(self, count: int) -> None:
+        self._count += count
+        if self._count > self.limits.points:
+            raise WireLimitError("points", f"more than {self.limits.points}")
+
+
+def _points(metric: Any) -> tuple[OtlpProblem | None, Any]:
+    """Return a metric's points, and what is wrong with them all."""
+    which = metric.WhichOneof("data")
+    if which == "gauge":
+        return None, metric.gauge.data_points
+    if which == "sum":
+        delta = metric.sum.aggregation_temporality != _CUMULATIVE
+        return (OtlpProblem.DELTA if delta else None), metric.sum.data_points
+    if which is None:
+        return OtlpProblem.NO_DATA, ()
+    return OtlpProblem.HISTOGRAM, getattr(metric, which).data_points

@@ -1,0 +1,196 @@
+"""Whatever comes, the decoder gives a request or the declared error, within its bounds."""
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from gpufleet.codecs.otlp.decode import decode_answer, decode_logs, decode_metrics, unpack
+from gpufleet.codecs.otlp.encode import encode_logs, encode_metrics
+from gpufleet.codecs.otlp.limits import OtlpLimits
+from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
+from gpufleet.codecs.otlp.records import Kind, OtlpMetric, OtlpProblem, Point, ResourceLogs, ResourceMetrics
+from gpufleet.codecs.remote_write.fields import write_bytes
+from gpufleet.model.errors import WireError, WireLimitError
+from tests.codecs.otlp.requests import AT, LOGS, RESOURCES
+
+
+def one(**point: Any) -> tuple[ExportMetricsServiceRequest, Any]:
+    """Return a request with a good point of a gauge `good` and an odd one of another."""
+    request = ExportMetricsServiceRequest()
+    metrics = request.resource_metrics.add().scope_metrics.add().metrics
+    metrics.add(name="good").gauge.data_points.add(time_unix_nano=AT, as_int=7)
+    odd = metrics.add(name="odd")
+    odd.gauge.data_points.add(**{"time_unix_nano": AT, "as_int": 1, **point})
+    return request, odd
+
+
+def found(request: ExportMetricsServiceRequest, limits: OtlpLimits | None = None) -> tuple[list[Any], Any]:
+    read = decode_metrics(request.SerializeToString(), PROTOBUF, limits)
+    values = [point.value for resource in read.resources for metric in resource.metrics for point in metric.points]
+    return values, read.problems
+
+
+@pytest.mark.parametrize(
+    ("point", "problem"),
+    [
+        ({"time_unix_nano": 0}, OtlpProblem.TIMESTAMP),
+        ({"time_unix_nano": 2**63}, OtlpProblem.TIMESTAMP),
+        ({"start_time_unix_nano": 2**64 - 1}, OtlpProblem.TIMESTAMP),
+        ({"as_int": None}, OtlpProblem.NO_VALUE),
+    ],
+)
+def test_a_bad_point_costs_itself(point: dict[str, Any], problem: OtlpProblem) -> None:
+    assert found(one(**point)[0]) == ([7], {problem: 1})
+
+
+def test_bad_attributes_cost_their_point() -> None:
+    for keys, value in ((["a", "a"], "x"), (["k" * 257], "x"), (["a"], "x" * 4097), ([str(n) for n in range(65)], "x")):
+        request, odd = one()
+        for key in keys:
+            odd.gauge.data_points[0].attributes.add(key=key).value.string_value = value
+        assert found(request) == ([7], {OtlpProblem.ATTRIBUTES: 1})
+
+
+def test_bad_attributes_of_a_resource_cost_its_points_and_no_others() -> None:
+    request, _ = one()
+    twin = request.resource_metrics.add()
+    twin.CopyFrom(request.resource_metrics[0])
+    for _ in range(2):
+        twin.resource.attributes.add(key="host.name").value.string_value = "x"
+    assert found(request) == ([7, 1], {OtlpProblem.ATTRIBUTES: 2})
+
+
+@pytest.mark.parametrize("kind", ["histogram", "exponential_histogram", "summary"])
+def test_kinds_that_no_gpu_metric_is(kind: str) -> None:
+    request, odd = one()
+    getattr(odd, kind).data_points.add(time_unix_nano=AT)
+    assert found(request) == ([7], {OtlpProblem.HISTOGRAM: 1})
+
+
+def test_differences_and_metrics_without_name_or_data() -> None:
+    request, odd = one()
+    odd.sum.data_points.add(time_unix_nano=AT, as_int=1)
+    odd.sum.data_points.add(time_unix_nano=AT, as_int=1)
+    assert found(request) == ([7], {OtlpProblem.DELTA: 2})  # a temporality that is not told is none either
+    request, odd = one()
+    odd.name = " "
+    assert found(request) == ([7], {OtlpProblem.NO_NAME: 1})
+    request, odd = one()
+    odd.ClearField("data")
+    assert found(request) == ([7], {OtlpProblem.NO_DATA: 1})
+
+
+def test_control_characters_are_taken_out() -> None:
+    request, odd = one()
+    odd.name = "o\x1b[2Jdd"
+    odd.gauge.data_points[0].attributes.add(key="a\n").value.string_value = "x\x00y"
+    read = decode_metrics(request.SerializeToString())
+    metric = read.resources[0].metrics[1]
+    assert (metric.name, metric.points[0].attributes) == ("o[2Jdd", {"a": "xy"})
+
+
+def test_bounds() -> None:
+    request, odd = one()
+    for number in range(5):
+        odd.gauge.data_points.add(time_unix_nano=AT, as_int=number)
+    with pytest.raises(WireLimitError, match="points"):
+        found(request, OtlpLimits(points=6))
+    assert len(found(request, OtlpLimits(points=7))[0]) == 7
+    with pytest.raises(WireLimitError, match="body"):
+        found(request, OtlpLimits(message_bytes=10))
+    empty = write_bytes(0x0A, write_bytes(0x12, b"\x12\x00" * 100))  # metrics of two bytes each
+    with pytest.raises(WireLimitError, match="points"):
+        decode_metrics(empty, limits=OtlpLimits(points=99))
+    with pytest.raises(WireLimitError, match="of 20 allowed"):
+        decode_metrics(b'{"resourceMetrics": []}', JSON, OtlpLimits(json_bytes=20))
+    logs = encode_logs([ResourceLogs({}, [])])
+    with pytest.raises(WireLimitError):
+        decode_logs(logs + logs * 100, limits=OtlpLimits(message_bytes=100))
+    with pytest.raises(WireLimitError):
+        decode_answer(b"\0" * 5000, PROTOBUF)
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    bomb = gzip.compress(b"\0" * (64 << 20))
+    assert len(bomb) < 100_000
+    with pytest.raises(WireLimitError, match="after decompression"):
+        unpack(bomb, "gzip")
+    with pytest.raises(WireLimitError, match="of 10 allowed"):
+        unpack(b"\0" * 11, "", OtlpLimits(body_bytes=10))
+    for body in (b"", b"no gzip", gzip.compress(b"x")[:-4], gzip.compress(b"x") + b"more"):
+        with pytest.raises(WireError, match="gzip"):
+            unpack(body, "gzip")
+    with pytest.raises(WireError, match="content-encoding"):
+        unpack(b"", "br")
+
+
+@pytest.mark.parametrize("content_type", ["", "text/plain", "application/grpc", "application/json; charset=utf-8"])
+def test_other_content_types(content_type: str) -> None:
+    with pytest.raises(WireError, match="content-type"):
+        decode_metrics(b"", content_type)
+
+
+def test_values_nested_too_deeply_refuse_the_request() -> None:
+    value: Any = {"stringValue": "x"}
+    for _ in range(60):
+        value = {"arrayValue": {"values": [value]}}
+    record = {"timeUnixNano": "1", "body": value}
+    with pytest.raises(WireError):
+        decode_logs(json.dumps({"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}).encode(), JSON)
+    for bomb in (b"[" * 200_000, b'{"a":' * 200_000, b'{"resourceMetrics": ' + b"9" * 100_000 + b"}"):
+        with pytest.raises(WireError):
+            decode_metrics(bomb, JSON)
+
+
+@given(st.binary(max_size=300), st.sampled_from([PROTOBUF, JSON]), st.sampled_from([decode_metrics, decode_logs]))
+def test_any_bytes(message: bytes, content_type: str, decode: Any) -> None:
+    try:
+        decode(message, content_type)
+    except WireError:
+        return
+
+
+JSONS = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                ["resourceMetrics", "resource", "scopeMetrics", "metrics", "name", "gauge", "sum", "dataPoints",
+                 "asInt", "asDouble", "timeUnixNano", "attributes", "key", "value", "stringValue", "resourceLogs",
+                 "scopeLogs", "logRecords", "body", "arrayValue", "values", "kvlistValue", "bytesValue", "flags"]
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=30,
+)  # fmt: skip
+
+
+@given(JSONS, st.sampled_from([decode_metrics, decode_logs]))
+def test_any_json(document: Any, decode: Any) -> None:
+    try:
+        decode(json.dumps(document).encode(), JSON)
+    except WireError:
+        return
+
+
+@given(st.data(), RESOURCES, LOGS, st.sampled_from([PROTOBUF, JSON]))
+def test_a_damaged_request(data: st.DataObject, metrics: ResourceMetrics, logs: ResourceLogs, kind: str) -> None:
+    full = ResourceMetrics(metrics.attributes, [*metrics.metrics, OtlpMetric("m", Kind.GAUGE, [Point(1, AT)])])
+    is_logs = data.draw(st.booleans())
+    message = bytearray(encode_logs([logs], kind) if is_logs else encode_metrics([full], kind))
+    for _ in range(data.draw(st.integers(1, 4))):
+        if message:
+            message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
+    cut = bytes(message[: data.draw(st.integers(0, len(message)))])
+    try:
+        decode_logs(cut, kind) if is_logs else decode_metrics(cut, kind)
+    except WireError:
+        return
