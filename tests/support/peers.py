@@ -24,12 +24,25 @@ PROGRAMS = {
     "systemd-sysusers": ("systemd", "bin/systemd-sysusers"),
     "systemd-tmpfiles": ("systemd", "bin/systemd-tmpfiles"),
     "netdata": ("netdata-core", "usr/sbin/netdata"),
+    "sshd": ("openssh-server", "usr/sbin/sshd"),
+    "busybox": ("busybox-static", "bin/busybox"),
+    "nss_wrapper": ("libnss-wrapper", "usr/lib/*/libnss_wrapper.so"),
 }
 COMPANIONS = {
     # package: what its programs need that a small system lacks, unpacked into the same folder
     "netdata-core": (
         *("netdata-plugins-python", "python3-six", "python3-urllib3", "python3-yaml", "libcap2", "libjson-c5"),
         *("liblz4-1", "libmnl0", "libnetfilter-acct1", "libssl3", "libuuid1", "libuv1"),
+    ),
+    "openssh-server": (
+        "libwrap0",
+        "libaudit1",
+        "libcap-ng0",
+        "libpam0g",
+        "libselinux1",
+        "libgssapi-krb5-2",
+        "libkrb5-3",
+        *("libcom-err2", "libsystemd0", "libk5crypto3", "libkrb5support0", "libkeyutils1", "libssl3", "libcrypt1"),
     ),
     "systemd": ("libsystemd-shared", "libapparmor1", "libkmod2", "libseccomp2", "libssl3"),
 }
@@ -39,8 +52,7 @@ def find(program: str) -> Path | None:
     """Return where `program` is, preferring the one unpacked here, or None."""
     package, inside = PROGRAMS[program]
     for place in (inside, f"usr/{inside}"):  # newer packages have nothing in /bin
-        unpacked = CACHE / "peers" / package / place
-        if unpacked.exists():
+        for unpacked in (CACHE / "peers" / package).glob(place):
             return unpacked
     installed = shutil.which(program)
     return Path(installed) if installed else None

@@ -22,6 +22,7 @@ from gpufleet.cli.config import config_app
 from gpufleet.cli.decode import decode
 from gpufleet.cli.doctor import doctor_app
 from gpufleet.cli.events import events
+from gpufleet.cli.guest import guest_app
 from gpufleet.cli.hub import hub
 from gpufleet.cli.query import query_app
 from gpufleet.cli.simulate import simulate_app
@@ -49,6 +50,7 @@ GROUPS = {
     "query": query_app,
     "token": token_app,
     "config": config_app,
+    "guest": guest_app,
     "simulate": simulate_app,
 }
 """Commands that have commands of their own."""

@@ -1,0 +1,87 @@
+"""What `gpufleet-guest files` prints, read. Pure; the guest that printed it may lie, and only about itself.
+
+A frame is a line end, the question's nonce, a kind, a path and a line end; then its content up to the next frame:
+`f` a file's bytes, `l` a link's text, `s` figures of a filesystem, `e` words of an error, which takes back what came
+of the same path before it, and at last `end`.
+"""
+
+import errno
+import os
+
+from gpufleet.model.errors import WireError
+from gpufleet.ports import Fetched, FilesystemStat
+
+MAX_FRAMES = 100_000
+
+_NAMES = {os.strerror(number): name for number, name in errno.errorcode.items()} | {
+    # coreutils' words for ENOTSUP, whose number is EOPNOTSUPP's
+    "Operation not supported": "EOPNOTSUPP",
+    "Connection timed out": "ETIMEDOUT",
+}
+
+
+def parse_frames(printed: bytes, nonce: str, max_file_bytes: int) -> Fetched:
+    """Return what was fetched.
+
+    Args:
+        printed: all of it.
+        nonce: as it was asked with.
+        max_file_bytes: a longer file is EFBIG.
+
+    Raises:
+        WireError: if it is cut off, or is not frames.
+    """
+    parts = printed.split(f"\n{nonce} ".encode())
+    if len(parts) > MAX_FRAMES:
+        raise WireError("files", f"more than {MAX_FRAMES} frames")
+    if parts[0] or len(parts) < 2 or parts[-1] != b"end .\n":
+        raise WireError("files", "the output is cut off, or not of gpufleet-guest")
+    fetched = Fetched(files={}, links={}, filesystems={}, errors={})
+    for part in parts[1:-1]:
+        head, line_end, content = part.partition(b"\n")
+        kind, _, name = head.partition(b" ")
+        path = name.decode("utf-8", "surrogateescape")
+        if not line_end or not path.startswith("/"):
+            raise WireError("files", "a frame without a path")
+        _take(fetched, kind, path, content, max_file_bytes)
+    return fetched
+
+
+def _take(fetched: Fetched, kind: bytes, path: str, content: bytes, max_file_bytes: int) -> None:
+    if kind == b"f" and len(content) > max_file_bytes:
+        fetched.errors[path] = "EFBIG"
+    elif kind == b"f":
+        fetched.files[path] = content
+    elif kind == b"l":
+        fetched.links[path] = content.removesuffix(b"\n").decode("utf-8", "surrogateescape")
+    elif kind == b"s":
+        figures = _figures(content)
+        if figures is not None:
+            fetched.filesystems[path] = figures
+    elif kind == b"e":
+        for found in (fetched.files, fetched.links, fetched.filesystems):
+            found.pop(path, None)
+        fetched.errors[path] = errno_of(content)
+    else:
+        raise WireError("files", "a frame of no known kind")
+
+
+def errno_of(words: bytes) -> str:
+    """Return the name of the error in a program's words, EIO where they are not known."""
+    text = words.decode("utf-8", "replace").strip()
+    return _NAMES.get(text.rpartition(": ")[2], "EIO")
+
+
+def _figures(content: bytes) -> FilesystemStat | None:
+    """Read `unit blocks free available files files-free`; None where an error is to follow."""
+    words = content.split()
+    if len(words) != 6 or not all(word.isdigit() and len(word) < 20 for word in words):
+        return None
+    unit, blocks, free, available, inodes, inodes_free = map(int, words)
+    return FilesystemStat(
+        size_bytes=blocks * unit,
+        free_bytes=free * unit,
+        available_bytes=available * unit,
+        files=inodes,
+        files_free=inodes_free,
+    )

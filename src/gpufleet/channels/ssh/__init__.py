@@ -1,0 +1,1 @@
+"""SSH to a guest: one kept connection, a pinned host key, fixed commands."""

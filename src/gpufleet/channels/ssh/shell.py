@@ -1,0 +1,170 @@
+"""A guest's shell over one SSH connection that is kept."""
+
+import asyncio
+import contextlib
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpufleet.channels.guest_shell.words import FORCED, GREETING, HELLO, NAME, is_plain, script
+from gpufleet.channels.ssh.pins import Pin
+from gpufleet.model.channel import ChannelProblem
+from gpufleet.model.errors import ChannelError, ChannelTimeoutError
+from gpufleet.ports import ExecResult
+
+if TYPE_CHECKING:
+    import asyncssh
+
+    from gpufleet.channels.ssh.login import SshTarget
+
+WINDOW_BYTES = 256 << 10
+"""What the guest may send ahead of being read, of each command."""
+
+HELLO_SECONDS = 5.0
+_CHUNK = 64 << 10
+_NOT_FOUND = 127
+_MAX_STUCK = 4
+"""Commands that did not end and are not ended yet; while so many hang, none is started."""
+
+
+class SshShell:
+    """Dials when it is first asked, and again when the connection has gone. One caller opens at a time.
+
+    A command that does not end in time keeps its session: its like is not started again before the guest has ended
+    it, so that a driver that hangs does not fill the guest with processes.
+    """
+
+    def __init__(self, target: "SshTarget", pin: Pin) -> None:
+        self._target, self._pin = target, pin
+        self._opening = asyncio.Lock()
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._forced = False
+        self._stuck: dict[str, asyncio.Task[None]] = {}
+
+    async def open(self) -> None:
+        """Log in unless that was done and holds.
+
+        Raises:
+            ChannelError: if it does not come about.
+        """
+        async with self._opening:
+            if self._connection is not None and not self._connection.is_closed():
+                return
+            await self._drop()
+            try:
+                from gpufleet.channels.ssh.login import log_in
+            except ImportError as error:
+                words = "asyncssh is not installed: pip install 'gpufleet[ssh]'"
+                raise ChannelError(words, ChannelProblem.NOT_PERMITTED) from error
+            connection = await log_in(self._target, self._pin)
+            try:
+                self._forced = await self._greet(connection)
+            except BaseException:
+                connection.abort()
+                raise
+            self._connection = connection
+
+    async def close(self) -> None:
+        """Hang up; the next question dials again."""
+        async with self._opening:
+            await self._drop()
+
+    async def ask(self, words: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
+        """Run the script with these words; see `Shell.ask`."""
+        what = " ".join(words[2:4] if words[0] == "run" else words[:1])
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self.open()
+                assert self._connection is not None
+                self._refuse_while_stuck(what)
+                return await self._run(self._connection, self._command(words), what, max_output_bytes)
+        except TimeoutError as error:
+            told = f"{self._target.name}: {what} did not end within {timeout_seconds:g} s"
+            raise ChannelTimeoutError(told, ChannelProblem.TIMEOUT) from error
+
+    def _command(self, words: Sequence[str]) -> str:
+        if not self._forced:
+            return shlex.join(("sh", "-c", script(), NAME, *words))
+        # A forced command splits at blanks and unquotes nothing: what it could not tell apart is not asked.
+        return " ".join((NAME, *filter(is_plain, words)))
+
+    async def _greet(self, connection: "asyncssh.SSHClientConnection") -> bool:
+        """Ask how words are to be put: return whether the key has the forced command."""
+        try:
+            async with asyncio.timeout(HELLO_SECONDS):
+                said = await self._run(connection, f"{NAME} {HELLO}", HELLO, 4096)
+        except TimeoutError as error:
+            words = f"{self._target.name}: logged in, and no shell answers in {HELLO_SECONDS:g} s"
+            raise ChannelError(words, ChannelProblem.TIMEOUT) from error
+        greeting = said.stdout.strip()
+        if said.exit_code == _NOT_FOUND or greeting == GREETING:
+            return False
+        if greeting == GREETING + b" " + FORCED:
+            return True
+        words = f"{self._target.name}: the key's shell or forced command is not {NAME}'s (exit code {said.exit_code})"
+        raise ChannelError(words, ChannelProblem.NOT_ENABLED)
+
+    async def _run(
+        self, connection: "asyncssh.SSHClientConnection", command: str, what: str, max_output_bytes: int
+    ) -> ExecResult:
+        import asyncssh
+
+        try:
+            process: asyncssh.SSHClientProcess[bytes] = await connection.create_process(
+                command, encoding=None, stdin=asyncssh.DEVNULL, window=WINDOW_BYTES
+            )
+        except (OSError, asyncssh.Error) as error:
+            raise ChannelError(f"{self._target.name}: {what}: {error}", ChannelProblem.ENDED) from error
+        try:
+            out, err, _ = await asyncio.gather(
+                _read_all(process.stdout, max_output_bytes),
+                _read_all(process.stderr, max_output_bytes),
+                process.wait_closed(),
+            )
+        except asyncio.CancelledError:
+            self._stuck[what] = asyncio.create_task(process.wait_closed(), name=f"{self._target.name}: {what}")
+            raise
+        except _TooMuchError:
+            process.close()
+            words = f"{self._target.name}: {what} printed more than {max_output_bytes} bytes"
+            raise ChannelError(words, ChannelProblem.TOO_LARGE) from None
+        except (OSError, asyncssh.Error) as error:
+            process.close()
+            raise ChannelError(f"{self._target.name}: {what}: {error}", ChannelProblem.ENDED) from error
+        if process.exit_status is None:
+            words = f"{self._target.name}: {what}: the guest hung up before it ended"
+            raise ChannelError(words, ChannelProblem.ENDED)
+        code = process.exit_status if process.exit_status >= 0 else 128  # -1: ended by a signal
+        return ExecResult(exit_code=code, stdout=out, stderr=err)
+
+    def _refuse_while_stuck(self, what: str) -> None:
+        self._stuck = {name: one for name, one in self._stuck.items() if not one.done()}
+        if what in self._stuck or len(self._stuck) >= _MAX_STUCK:
+            words = f"{self._target.name}: {what} hangs in the guest: not started again before it has ended"
+            raise ChannelTimeoutError(words, ChannelProblem.TIMEOUT)
+
+    async def _drop(self) -> None:
+        for task in self._stuck.values():
+            task.cancel()
+        self._stuck.clear()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await connection.wait_closed()
+
+
+class _TooMuchError(Exception):
+    pass
+
+
+async def _read_all(stream: "asyncssh.SSHReader[bytes]", limit: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while piece := await stream.read(_CHUNK):
+        size += len(piece)
+        if size > limit:
+            raise _TooMuchError
+        pieces.append(piece)
+    return b"".join(pieces)

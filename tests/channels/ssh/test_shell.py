@@ -1,0 +1,251 @@
+"""A guest's shell over a real sshd."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from gpufleet.channels.guest_shell import ShellExec, ShellFiles
+from gpufleet.channels.guest_shell.words import script
+from gpufleet.channels.ssh.login import SshTarget
+from gpufleet.channels.ssh.pins import FirstPin, GivenPin, Pin, is_key
+from gpufleet.channels.ssh.shell import SshShell
+from gpufleet.model.channel import ChannelProblem
+from gpufleet.model.errors import ChannelError, ChannelTimeoutError
+from gpufleet.ports import ExecResult, FetchPlan
+from tests.support.sshd import USER, Guest
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def guest() -> Iterator[Guest]:
+    with Guest() as one:
+        one.program("nvidia-smi", '#!/bin/sh\necho "smi $*"\n')
+        yield one
+
+
+def target(guest: Guest, *, port: int | None = None, seconds: float = 15) -> SshTarget:
+    return SshTarget(
+        host="127.0.0.1",
+        port=port or guest.port,
+        user=USER,
+        key_file=guest.key_file,
+        connect_seconds=seconds,
+        login_seconds=seconds,
+    )
+
+
+@asynccontextmanager
+async def shell_of(guest: Guest, pin: Pin | None = None) -> AsyncIterator[SshShell]:
+    shell = SshShell(target(guest), pin or GivenPin(guest.host_key))
+    try:
+        yield shell
+    finally:
+        await shell.close()
+
+
+async def list_gpus(shell: SshShell, *, timeout_seconds: float = 20, max_output_bytes: int = 1 << 20) -> ExecResult:
+    return await ShellExec(shell).run(
+        ("nvidia-smi", "-L"), timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes
+    )
+
+
+async def problem(shell: SshShell, **bounds: int) -> ChannelProblem:
+    with pytest.raises(ChannelError) as caught:
+        await list_gpus(shell, **bounds)
+    return caught.value.problem
+
+
+class TestAsking:
+    async def test_one_connection_serves_every_question(self, guest: Guest) -> None:
+        async with shell_of(guest) as shell:
+            for _ in range(3):
+                assert (await list_gpus(shell)).stdout == b"smi -L\n"
+            fetched = await ShellFiles(shell).fetch(FetchPlan(files=("/proc/loadavg",), filesystems=("/",)))
+            assert set(fetched.files) == {"/proc/loadavg"}
+        assert guest.log().count("Accepted publickey") == 1
+
+    async def test_both_streams_and_the_code_come_back(self, guest: Guest) -> None:
+        guest.program("nvidia-smi", "#!/bin/sh\necho out; echo err >&2; exit 9\n")
+        async with shell_of(guest) as shell:
+            assert await list_gpus(shell) == ExecResult(exit_code=9, stdout=b"out\n", stderr=b"err\n")
+
+    async def test_a_program_that_is_not_there_ends_with_127(self, guest: Guest) -> None:
+        async with shell_of(guest) as shell:
+            done = await ShellExec(shell).run(
+                ("gpufleet", "snapshot", "--format", "json"), timeout_seconds=20, max_output_bytes=1000
+            )
+            assert done.exit_code == 127
+
+    @pytest.mark.parametrize("command", ["id", "nvidia-smi -pm 1", "nvidia-smi -L;id", "gpufleet up"])
+    async def test_nothing_but_the_fixed_commands_is_asked(self, guest: Guest, command: str) -> None:
+        async with shell_of(guest) as shell:
+            with pytest.raises(ChannelError) as caught:
+                await ShellExec(shell).run(command.split(), timeout_seconds=20, max_output_bytes=1000)
+        assert caught.value.problem is ChannelProblem.NOT_PERMITTED
+
+    async def test_a_guest_that_rebooted_is_dialled_again(self, guest: Guest) -> None:
+        async with shell_of(guest) as shell:
+            await list_gpus(shell)
+            guest.stop()
+            assert await problem(shell) in (ChannelProblem.ENDED, ChannelProblem.NOBODY_LISTENS)
+            assert await problem(shell) is ChannelProblem.NOBODY_LISTENS
+            guest.start()
+            assert (await list_gpus(shell)).exit_code == 0
+
+
+class TestForcedCommand:
+    @pytest.fixture
+    def restricted(self, tmp_path: Path) -> Iterator[Guest]:
+        with Guest() as one:
+            one.program("gpufleet-guest", script())
+            one.program("nvidia-smi", '#!/bin/sh\necho "smi $*"\n')
+            one.forced = one.folder / "bin" / "gpufleet-guest"
+            one.authorize(one.own_key)
+            yield one
+
+    async def test_it_answers_everything_that_is_asked(self, restricted: Guest) -> None:
+        async with shell_of(restricted) as shell:
+            assert (await list_gpus(shell)).stdout == b"smi -L\n"
+            plan = FetchPlan(files=("/proc/stat", "/sys/class/net/*/type", "/etc/passwd"), filesystems=("/", "/a b"))
+            fetched = await ShellFiles(shell).fetch(plan)
+            assert {"/proc/stat", "/sys/class/net/lo/type"} <= set(fetched.files)
+            assert fetched.errors == {"/etc/passwd": "EACCES", "/a b": "EINVAL"}
+            assert list(fetched.filesystems) == ["/"]
+
+    async def test_another_forced_command_is_named(self, guest: Guest) -> None:
+        guest.program("other", "#!/bin/sh\necho welcome\n")
+        guest.forced = guest.folder / "bin" / "other"
+        guest.authorize(guest.own_key)
+        async with shell_of(guest) as shell:
+            assert await problem(shell) is ChannelProblem.NOT_ENABLED
+
+
+class TestIdentity:
+    async def test_the_first_key_is_pinned_and_another_one_never_taken(self, guest: Guest, tmp_path: Path) -> None:
+        pin = FirstPin(tmp_path / "pins" / "vm")
+        async with shell_of(guest, pin) as shell:
+            await list_gpus(shell)
+        assert pin.key() == guest.host_key
+        guest.stop()
+        kept = guest.host_key
+        guest.new_host_key()
+        guest.start()
+        async with shell_of(guest, FirstPin(tmp_path / "pins" / "vm")) as shell:
+            for _ in range(2):
+                assert await problem(shell) is ChannelProblem.IDENTITY_MISMATCH
+        assert pin.key() == kept
+        assert guest.log().count("Accepted publickey") == 1, "nothing is told to who is not the guest"
+
+    async def test_a_key_of_another_kind_is_another_key(self, guest: Guest) -> None:
+        pinned = guest.host_key
+        guest.stop()
+        guest.new_host_key("ssh-rsa")
+        guest.start()
+        async with shell_of(guest, GivenPin(pinned)) as shell:
+            assert await problem(shell) is ChannelProblem.IDENTITY_MISMATCH
+
+    async def test_a_rebooted_guest_with_its_key_is_the_same(self, guest: Guest, tmp_path: Path) -> None:
+        pin = FirstPin(tmp_path / "vm")
+        async with shell_of(guest, pin) as shell:
+            await list_gpus(shell)
+            guest.stop()
+            guest.start()
+            await shell.close()
+            assert (await list_gpus(shell)).exit_code == 0
+
+    async def test_who_does_not_take_our_key_is_not_pinned(self, guest: Guest, tmp_path: Path) -> None:
+        guest.authorize(asyncssh.generate_private_key("ssh-ed25519"))
+        pin = FirstPin(tmp_path / "vm")
+        async with shell_of(guest, pin) as shell:
+            assert await problem(shell) is ChannelProblem.AUTHENTICATION
+        assert pin.key() is None
+
+    async def test_a_pin_that_cannot_be_read_is_no_permission_to_take_any(self, guest: Guest, tmp_path: Path) -> None:
+        (tmp_path / "vm").write_text("rubbish")
+        async with shell_of(guest, FirstPin(tmp_path / "vm")) as shell:
+            assert await problem(shell) is ChannelProblem.IDENTITY_MISMATCH
+
+    def test_keys_are_told_from_rubbish(self, guest: Guest) -> None:
+        assert is_key(guest.host_key)
+        for text in ("", "ssh-ed25519", "ssh-ed25519 A B", "ssh-ed25519 AAAA\nssh-rsa BBBB", "pin-first"):
+            assert not is_key(text)
+
+
+class TestHostileGuests:
+    async def test_what_prints_too_much_is_cut(self, guest: Guest) -> None:
+        guest.program("nvidia-smi", "#!/bin/sh\nexec cat /dev/zero\n")
+        async with shell_of(guest) as shell:
+            assert await problem(shell, max_output_bytes=1 << 20) is ChannelProblem.TOO_LARGE
+            fetched = await ShellFiles(shell).fetch(FetchPlan(files=("/proc/loadavg",)))
+            assert fetched.files, "the connection serves on"
+
+    async def test_what_hangs_is_not_started_again_and_stops_nothing_else(self, guest: Guest) -> None:
+        guest.program("timeout", '#!/bin/sh\nshift 3; exec "$@"\n')  # a guest that ends nothing by itself
+        guest.program("nvidia-smi", "#!/bin/sh\necho $$ >>$FAKE_FOLDER/started; exec sleep 600\n")
+        async with shell_of(guest) as shell:
+            for _ in range(3):
+                with pytest.raises(ChannelTimeoutError):
+                    await list_gpus(shell, timeout_seconds=1)
+            fetched = await ShellFiles(shell).fetch(FetchPlan(files=("/proc/loadavg",)))
+            assert fetched.files
+            started = (guest.folder / "started").read_text().split()
+            assert len(started) == 1
+            os.kill(int(started[0]), 9)
+            guest.program("nvidia-smi", "#!/bin/sh\necho well\n")
+            while True:  # as soon as the guest has told that it ended
+                try:
+                    assert (await list_gpus(shell, timeout_seconds=5)).stdout == b"well\n"
+                    break
+                except ChannelTimeoutError:
+                    await asyncio.sleep(0.01)
+
+    async def test_the_guest_ends_what_takes_too_long(self, guest: Guest) -> None:
+        guest.program("nvidia-smi", "#!/bin/sh\necho $$ >$FAKE_FOLDER/started; exec sleep 600\n")
+        async with shell_of(guest) as shell:
+            with pytest.raises(ChannelTimeoutError):
+                await list_gpus(shell, timeout_seconds=3)
+        number = (guest.folder / "started").read_text().strip()
+        wait_until(lambda: not Path(f"/proc/{number}").exists(), what="the end of what was started")
+
+    @pytest.mark.parametrize(
+        "speech",
+        [
+            b"",
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            b"SSH-2.0-x\r\n\xff\xff\xff\xff" + bytes(9000),
+            b"\x1b]0;x\x07" * 9000,
+        ],
+    )
+    async def test_who_is_no_ssh_server_is_given_up_in_time(self, guest: Guest, speech: bytes) -> None:
+        """NAT in front of a guest that is not up takes connections, and says nothing."""
+
+        async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(speech)
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(speak, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            shell = SshShell(target(guest, port=port, seconds=0.5), GivenPin(guest.host_key))
+            with pytest.raises(ChannelError) as caught:
+                await list_gpus(shell)
+            await shell.close()
+        assert caught.value.problem in (ChannelProblem.TIMEOUT, ChannelProblem.PROTOCOL, ChannelProblem.ENDED)
+        assert "\x1b" not in str(caught.value)
+
+    async def test_no_way_to_it_and_nobody_there_are_told_apart(self, guest: Guest) -> None:
+        guest.stop()
+        async with shell_of(guest) as shell:
+            assert await problem(shell) is ChannelProblem.NOBODY_LISTENS
+        missing = SshTarget(host="127.0.0.1", port=guest.port, user=USER, key_file=guest.folder / "no")
+        with pytest.raises(ChannelError) as caught:
+            await SshShell(missing, GivenPin(guest.host_key)).open()
+        assert caught.value.problem is ChannelProblem.NOT_PERMITTED
