@@ -30,7 +30,15 @@ from gpufleet.model.reading import Value
 from gpufleet.model.round import Round as Round
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored import Accepted, EventQuestion, Standing, StoredEvent, StoredSample
+from gpufleet.model.stored import (
+    Accepted,
+    EventQuestion,
+    ProcessQuestion,
+    Standing,
+    StoredEvent,
+    StoredProcesses,
+    StoredSample,
+)
 
 
 class Clock(Protocol):
@@ -285,6 +293,10 @@ class Store(Protocol):
 
     def events(self, question: EventQuestion) -> tuple[StoredEvent, ...]:
         """Return the events that are asked for, the newest first; one that was written twice comes once."""
+        ...
+
+    def processes(self, question: ProcessQuestion) -> tuple[StoredProcesses, ...]:
+        """Return the newest list of processes per view and reader of those that are asked for, by view and reader."""
         ...
 
     def close(self) -> None:

@@ -117,11 +117,35 @@ def test_every_instance_is_on_every_face_with_the_driver_s_values(way: Way, expe
     assert {device["parent"] for device in in_hub() if device["uuid"] in expected} == {
         f"gpu/{gpus[gpu]}" for gpu in (*MIG_GPUS, *VGPU_GPUS)
     }
+
+    used = processes_of(way)
+    wait_until(lambda: set(used) <= set(processes_in(way)), seconds=60, what="the tables of processes in the hub")
+    assert {device: table for device, table in processes_in(way).items() if device in used} == used
     assert agent.stop() == 0
     wait_until(way.drained, what="the hub to have flushed")
     assert hub.stop() == 0
     views = way.rows("SELECT DISTINCT view FROM samples WHERE view LIKE 'mig/%' OR view LIKE 'vgpu/%'")
     assert {view.partition("/")[2] for (view,) in views} == set(expected)
+
+
+def processes_of(way: Way) -> dict[str, dict[int, int]]:
+    """Return key of each GPU that the scenario has processes of to process id to memory."""
+    kinds = ("Compute", "Graphics", "MPSCompute")
+    found = {}
+    for said in way.driver.scenario.devices:
+        rows = [row for kind in kinds for row in said.rows.get(f"nvmlDeviceGet{kind}RunningProcesses", ())]
+        if rows:
+            found[f"gpu/{said.uuid}"] = {pid: held for pid, held, *_ in rows}
+    assert len(found) >= 6
+    return found
+
+
+def processes_in(way: Way) -> dict[str, dict[int, int]]:
+    answer = way.hub(f"/v1/machines/{way.this_machine()['id']}/processes")
+    return {
+        table["device"]: {one["pid"]: one["readings"]["memory_bytes"].get("value") for one in table["processes"]}
+        for table in answer["devices"]
+    }
 
 
 def series_of(page: str, expected: Expected) -> Expected:

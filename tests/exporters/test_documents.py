@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,9 @@ from gpufleet.exporters.csv import COLUMNS, CsvExporter
 from gpufleet.exporters.json import JsonExporter
 from gpufleet.exporters.table import TableExporter
 from gpufleet.exporters.words import bytes_words, hertz_words, percent_words, seconds_words, value_words
+from gpufleet.model.absence import Reason
 from gpufleet.model.reading import Reading
+from gpufleet.model.snapshot import ProcessReport
 from tests.support.golden import check_golden
 from tests.support.snapshots import example_snapshot
 
@@ -91,3 +94,20 @@ def test_a_gpu_that_answers_well_and_asks_for_help_is_not_just_ok() -> None:
 
     assert "ok, asks for gpu_reset, remap pending" in screen
     assert "remap failed" not in screen
+
+
+def test_the_screen_shows_who_uses_the_gpus() -> None:
+    snapshot = example_snapshot()
+    first, second = snapshot.devices[0], snapshot.devices[1]
+
+    def process(pid: int, memory: int | None, name: str = "") -> ProcessReport:
+        held = Reading(absent=Reason.NOT_REPORTED) if memory is None else Reading(value=memory)
+        return ProcessReport(pid=pid, kinds=("compute",), name=name, readings={"memory_bytes": held})
+
+    many = (process(4, None), *(process(100 + number, (9 + number) << 30, "train") for number in range(9)))
+    devices = (msgspec.structs.replace(first, processes=many), msgspec.structs.replace(second, processes=()))
+    screen = TableExporter(width=200).render(msgspec.structs.replace(snapshot, devices=devices)).decode()
+
+    shown = re.findall(r"^ *(\d+) +(\d+) +train +compute +(\d+ GiB) ", screen, re.MULTILINE)
+    assert shown == [(str(first.index), str(100 + number), f"{9 + number} GiB") for number in range(8, 0, -1)]
+    assert "and 2 more" in screen

@@ -10,7 +10,16 @@ from gpufleet.model.errors import StoreError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored import Accepted, EventQuestion, EventSpan, Standing, StoredEvent, StoredSample
+from gpufleet.model.stored import (
+    Accepted,
+    EventQuestion,
+    EventSpan,
+    ProcessQuestion,
+    Standing,
+    StoredEvent,
+    StoredProcesses,
+    StoredSample,
+)
 from gpufleet.model.view import ViewKind
 
 
@@ -49,6 +58,33 @@ class MemoryStore:
     def seqs(self) -> list[int]:
         """Sequence numbers in the order in which they were added."""
         return [one.batch.seq for _, batches in self.writes for one in batches]
+
+    def processes(self, question: ProcessQuestion) -> tuple[StoredProcesses, ...]:
+        """Return the newest list of each view and reader."""
+        if self.down:
+            raise StoreError("the store is down")
+        found: dict[tuple[str, str], StoredProcesses] = {}
+        for _, batches in self.writes:
+            for one in batches:
+                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
+                    for sample in report.samples:
+                        if (one.batch.cluster, id_) != (question.cluster, question.machine):
+                            continue
+                        if (
+                            sample.view is None
+                            or sample.processes is None
+                            or question.view not in (None, sample.view.key)
+                        ):
+                            continue
+                        place = (sample.view.key, sample.reader)
+                        newest = found[place].measured_at if place in found else 0
+                        if question.start <= sample.measured_at < question.end and sample.measured_at >= newest:
+                            found[place] = StoredProcesses(
+                                view=place[0], reader=place[1], provenance=sample.provenance,
+                                measured_at=sample.measured_at, received_at=one.received_at,
+                                total=len(sample.processes), processes=sample.processes,
+                            )  # fmt: skip
+        return tuple(found[place] for place in sorted(found))
 
     def events(self, question: EventQuestion) -> tuple[StoredEvent, ...]:
         """Return events as the store would, one `id` a place in the memory."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.config.agent import AgentConfig, HubConfig, Lanes, ReaderConfig, Readers
+from gpufleet.config.agent import AgentConfig, HubConfig, Lanes, NvmlConfig, Readers
 from gpufleet.config.tls import TlsConfig
 from gpufleet.model.access import Role
 from gpufleet.model.errors import GpufleetError
@@ -53,7 +53,7 @@ async def agent_of(folder: Path, site: Guarded, **changes: object) -> AsyncItera
         listen="127.0.0.1:0",
         state=str(folder),
         node="n1",
-        readers=Readers(nvml=ReaderConfig(enabled=False)),
+        readers=Readers(nvml=NvmlConfig(enabled=False)),
         lanes=Lanes(fast=1.0, slow=5.0),
         hub=HubConfig(**{**hub, **changes}),  # type: ignore[arg-type]  # given as they are
         **own,  # type: ignore[arg-type]

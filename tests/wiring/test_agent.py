@@ -6,7 +6,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gpufleet.config.agent import AgentConfig, HubConfig, Lanes, ReaderConfig, Readers
+from gpufleet.config.agent import AgentConfig, HubConfig, Lanes, NvmlConfig, Readers
 from gpufleet.model.errors import GpufleetError, SpoolError
 from gpufleet.wiring.agent import running_agent
 from gpufleet.wiring.once import snapshot_once
@@ -15,7 +15,7 @@ from tests.fakes.hub import FakeHub
 from tests.support.processes import free_port
 from tests.support.waiting import wait_until_async
 
-HOST_ONLY = Readers(nvml=ReaderConfig(enabled=False))
+HOST_ONLY = Readers(nvml=NvmlConfig(enabled=False))
 
 
 def config(tmp_path: Path, **changes: object) -> AgentConfig:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.config.agent import NvidiaSmiConfig, ReaderConfig, Readers
+from gpufleet.config.agent import NvidiaSmiConfig, NvmlConfig, Readers
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.readers import READERS, capabilities, chosen, has_binding, make_readers
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
@@ -35,7 +35,7 @@ def test_without_both_nvml_says_what_is_missing() -> None:
 
 
 def test_nobody_reads_gpus_where_nvml_is_switched_off(command: str) -> None:
-    config = Readers(nvml=ReaderConfig(enabled=False), nvidia_smi=NvidiaSmiConfig(command=command))
+    config = Readers(nvml=NvmlConfig(enabled=False), nvidia_smi=NvidiaSmiConfig(command=command))
     assert chosen(config, binding=False) == ("host", "kmsg")
 
 

@@ -13,7 +13,7 @@ from gpufleet.model.doubles import Shown, left_out
 from gpufleet.model.event import event_report
 from gpufleet.model.instances import device_name
 from gpufleet.model.reading import DimReading, Reading, Sample, precedence
-from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ProcessReading, ReaderReport, Snapshot
+from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ProcessReport, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, View, ViewKind
@@ -91,7 +91,7 @@ def _device(key: str, kept: Mapping[Source, Kept], state: State, now: float) -> 
     )
 
 
-def _processes(kept: Mapping[Source, Kept], state: State, now: float) -> tuple[ProcessReading, ...] | None:
+def _processes(kept: Mapping[Source, Kept], state: State, now: float) -> tuple[ProcessReport, ...] | None:
     """Show the list of the most trusted reader that has a fresh one: processes come and go, an old list is none."""
     for source in sorted(kept, key=lambda source: precedence(kept[source].sample)):
         sample = kept[source].sample
@@ -100,10 +100,11 @@ def _processes(kept: Mapping[Source, Kept], state: State, now: float) -> tuple[P
         at, side, _ = _stamp(sample, source, kept[source], state, now)
         return tuple(
             [
-                ProcessReading(
+                ProcessReport(
                     pid=process.pid,
                     kinds=process.kinds,
                     start_time=process.start_time,
+                    name=process.name,
                     readings={
                         name: Reading(
                             absent=value.reason, detail=value.detail, reader=sample.reader, side=side, measured_at=at

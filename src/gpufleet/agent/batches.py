@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from gpufleet.agent.outcome import Outcome
 from gpufleet.agent.pci import pci_samples
+from gpufleet.agent.process_lists import ProcessLists
 from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
@@ -24,6 +25,7 @@ class Pending:
         self._inventory: tuple[PciFunction, ...] | None = None
         self._pci_due = False
         self._pci_told: dict[str, Reading] = {}
+        self._processes = ProcessLists()
 
     def __bool__(self) -> bool:
         return bool(self._statuses)
@@ -33,7 +35,7 @@ class Pending:
         self._statuses[outcome.status.reader, outcome.status.lane] = outcome.status
         if outcome.round is None:
             return
-        self._samples += outcome.round.samples
+        self._samples += map(self._processes.due, outcome.round.samples)
         self._events += outcome.round.events
         if outcome.round.inventory is not None:
             self._inventory = outcome.round.inventory

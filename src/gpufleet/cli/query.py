@@ -19,6 +19,7 @@ from gpufleet.model.answer import (
     GpuPage,
     MachinePage,
     NodePage,
+    ProcessesAnswer,
     SenderRecord,
     SeriesAnswer,
 )
@@ -146,6 +147,21 @@ def events(
     wanted = {"cluster": cluster, "machine": machine, "view": view, "kind": kind, "allocation": allocation}
     asked = {**wanted, "since": since, "limit": str(limit)}
     ask(hub, "/v1/events", asked, EventsAnswer, "events", json, Access(token_file, ca))
+
+
+@query_app.command()
+def processes(
+    machine: Annotated[str, typer.Argument(metavar="MACHINE", help="Id or name of the machine.")],
+    hub: HubUrl = HUB_URL,
+    view: Annotated[str | None, typer.Option(metavar="KEY", help="Only of this device, such as gpu/GPU-...")] = None,
+    at: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: now].")] = None,
+    json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+) -> None:
+    """Who uses the GPUs of a machine: process ids, memory, shares of the GPUs' time."""
+    path = f"/v1/machines/{quote(machine, safe='')}/processes"
+    ask(hub, path, {"view": view, "at": at}, ProcessesAnswer, "processes", json, Access(token_file, ca))
 
 
 @query_app.command()

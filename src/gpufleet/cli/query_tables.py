@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gpufleet.exporters.words import event_words, seconds_words, value_words
+from gpufleet.exporters.words import bytes_words, event_words, percent_words, seconds_words, value_words
 from gpufleet.model.access import AuditRecord
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation
 from gpufleet.model.answer import (
@@ -17,10 +17,12 @@ from gpufleet.model.answer import (
     GpuPage,
     MachinePage,
     NodePage,
+    ProcessesAnswer,
     SenderRecord,
     SeriesAnswer,
 )
 from gpufleet.model.event import EventReport
+from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.model.reading import Reading
 from gpufleet.model.view import Scope
 
@@ -34,6 +36,9 @@ SHOWN = (
     ("gpu_power_watts", "power"),
 )
 """Readings that a row about a GPU shows, with the column's title."""
+
+
+PROCESS_TITLES = ("device", "process", "name", "kinds", "memory", "SMs", "memory busy", "encoder", "decoder", "read")
 
 
 def render(tables: Iterable[Table | str], *, width: int, colour: bool) -> str:
@@ -149,6 +154,24 @@ def gpus(page: GpuPage) -> list[Table | str]:
     ]
     titles = ("node", "index", "id", "name", "side", *(title for _, title in (STATE, *SHOWN)), "age")
     return [_table(titles, rows, "GPUs"), *_coverage(page.coverage)]
+
+
+def processes(found: ProcessesAnswer) -> list[Table | str]:
+    """One row a process, or a device that nobody uses."""
+    rows: list[tuple[str, ...]] = []
+    for table in found.devices:
+        age = f"late, {_age(table.age_seconds)}" if table.stale else _age(table.age_seconds)
+        if not table.processes:
+            rows.append((table.device, "nobody", *[""] * (len(PROCESS_TITLES) - 3), age))
+        for one in table.processes:
+            cells = [_process_reading(one.readings.get(name), name) for name in PROCESS_READINGS]
+            rows.append((table.device, str(one.pid), one.name, ",".join(one.kinds), *cells, age))
+    cut = [
+        escape(_clean(f"{one.device}: {one.total} processes, the {len(one.processes)} that hold the most memory"))
+        for one in found.devices
+        if one.total > len(one.processes)
+    ]
+    return [_table(PROCESS_TITLES, rows, f"table of processes of {found.node} within the hour"), *cut]
 
 
 def _coverage(found: Sequence[Coverage]) -> list[Table | str]:
@@ -269,6 +292,12 @@ def _reading(reading: Reading | None, metric: str) -> str:
         return f"({reading.absent.value if reading and reading.absent else 'not_reported'})"
     words = value_words(metric, reading.value)
     return words if reading.scope is Scope.OWN else f"{words} ({reading.scope})"
+
+
+def _process_reading(reading: Reading | None, name: str) -> str:
+    if reading is None or reading.value is None or isinstance(reading.value, str):
+        return f"({reading.absent.value if reading and reading.absent else 'not_reported'})"
+    return bytes_words(reading.value) if PROCESS_READINGS[name].unit == "bytes" else percent_words(reading.value)
 
 
 def _age(seconds: float) -> str:

@@ -52,6 +52,16 @@ class ReaderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     timeout_seconds: Timeout = 20.0
 
 
+class NvmlConfig(ReaderConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The reader that asks the driver's library.
+
+    Attributes:
+        process_names: tell processes on GPUs with the kernel's short names of them (`python3`), not by their ids alone.
+    """
+
+    process_names: bool = False
+
+
 class NvidiaSmiConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The reader that asks the command nvidia-smi, for where NVML itself cannot be asked.
 
@@ -97,7 +107,7 @@ class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The readers, by name."""
 
     host: ReaderConfig = ReaderConfig()
-    nvml: ReaderConfig = ReaderConfig()
+    nvml: NvmlConfig = NvmlConfig()
     nvidia_smi: NvidiaSmiConfig = NvidiaSmiConfig()
     kmsg: KmsgConfig = KmsgConfig()
     netdata: NetdataConfig = NetdataConfig()

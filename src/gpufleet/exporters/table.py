@@ -7,6 +7,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from gpufleet.exporters.table_processes import process_table
 from gpufleet.exporters.words import Words, bytes_words, percent_words, seconds_words, value_words
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.reading import Reading
@@ -58,6 +59,8 @@ class TableExporter:
             console.width = max(self._width, Measurement.get(console, roomy, gpus).minimum)
             console.print(gpus)
             console.width = self._width
+            if (processes := process_table(snapshot)) is not None:
+                console.print(processes)
         for line in (*_host(snapshot), *_readers(snapshot)):
             console.print(line)
         return page.getvalue().encode()

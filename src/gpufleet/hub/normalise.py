@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
+from gpufleet.hub.normalise_processes import ProcessWork
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
 from gpufleet.model.machine import Machine
@@ -63,13 +64,16 @@ def normalise(batch: WireBatch, received_at: int) -> Normalised:
     work = _Work(batch, received_at + FUTURE_TOLERANCE_SECONDS * NANOS)
     samples = [work.clean_samples(block) for block in batch.samples]
     dims = [block for block in map(work.clean_dims, batch.dims) if block is not None]
-    clean = msgspec.structs.replace(batch, samples=samples, dims=dims, absences=work.absences.sets)
+    processes = ProcessWork(work.latest, work.absences.names, work.absences.extend)
+    views = [view.key for view in batch.views]
+    parts = [processes.clean(part, views) for part in batch.parts]
+    clean = msgspec.structs.replace(batch, samples=samples, dims=dims, parts=parts, absences=work.absences.sets)
     return Normalised(
         batch=clean,
-        unknown_metrics=work.unknown_metrics,
-        invalid_values=work.invalid_values,
-        future_rows=work.future_rows,
-        repeated_rows=work.repeated_rows,
+        unknown_metrics=work.unknown_metrics + processes.unknown,
+        invalid_values=work.invalid_values + processes.invalid,
+        future_rows=work.future_rows + processes.future,
+        repeated_rows=work.repeated_rows + processes.repeated,
     )
 
 
@@ -106,7 +110,7 @@ class _Work:
         self.invalid_values: Counter[str] = Counter()
         self.future_rows = 0
         self.repeated_rows = 0
-        self._latest = latest
+        self.latest = latest
         # Two entries may name one machine, or one view.
         numbers: dict[Machine, int] = {}
         self._machines = [numbers.setdefault(machine, number) for number, machine in enumerate(batch.machines)]
@@ -152,9 +156,9 @@ class _Work:
 
     def _drop_future(self, block: _Block) -> _Block:
         """Return the block without rows that are dated after the latest instant allowed."""
-        if max(block.measured_at, default=0) <= self._latest:
+        if max(block.measured_at, default=0) <= self.latest:
             return block
-        keep = [at <= self._latest for at in block.measured_at]
+        keep = [at <= self.latest for at in block.measured_at]
         self.future_rows += keep.count(False)
         return _kept(block, keep)
 

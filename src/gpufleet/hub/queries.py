@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gpufleet.hub import answers, events, history, slices
+from gpufleet.hub import answers, events, history, processes, slices
 from gpufleet.hub.claims import Claims, share
 from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.history import QuestionError
@@ -28,13 +28,14 @@ from gpufleet.model.answer import (
     MachinePage,
     MachineRecord,
     NodePage,
+    ProcessesAnswer,
     SenderRecord,
     SeriesAnswer,
 )
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.machine import MachineKind
-from gpufleet.model.stored import EventQuestion, EventSpan
-from gpufleet.model.time import to_datetime
+from gpufleet.model.stored import EventQuestion, EventSpan, ProcessQuestion
+from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import ViewKind, normalise_uuid
 from gpufleet.ports import Clock, Registry, Store
 
@@ -227,6 +228,29 @@ class Queries:
 
         return await self._ask(ask)
 
+    async def processes(self, machine: str, view: str | None, at: int | None) -> ProcessesAnswer:
+        """Return who uses the devices of a machine (id or name), now or at an instant.
+
+        Args:
+            machine: id or name.
+            view: only this view, by its key.
+            at: nanoseconds since 1970; None for now.
+
+        Raises:
+            NotFoundError: if there is no such machine.
+            AmbiguousError: if several machines have the name.
+        """
+        now = self._clock.now_ns() if at is None else at
+
+        def ask() -> ProcessesAnswer:
+            one = self._one_called(machine)
+            start = max(0, now - int(processes.LOOK_BACK_SECONDS * NANOS))
+            question = ProcessQuestion(cluster=one.cluster, machine=one.id, view=view, start=start, end=now + 1)
+            stored = self._store.processes(question)
+            return processes.answer(one, stored, now, stale_after_seconds=self._stale_after)
+
+        return await self._ask(ask)
+
     async def ready(self) -> None:
         """Ask the registry and the store something small.
 
@@ -393,6 +417,16 @@ class Queries:
         if len(found) > 1:
             ids = [one.device.id for one in found]
             raise AmbiguousError(f"{uuid} is seen as {', '.join(ids)}: ask for one of them", ids)
+        return found[0]
+
+    def _one_called(self, word: str) -> MachineRecord:
+        """Return the machine of this id, or the only one of this name."""
+        found = [one for cluster in self._registry.clusters() for one in self._machines_called(cluster.id, word)]
+        if not found:
+            raise NotFoundError(f"there is no machine {word!r}")
+        if len(found) > 1:
+            ids = [one.id for one in found]
+            raise AmbiguousError(f"{word!r} is the name of {', '.join(ids)}: ask for one of them", ids)
         return found[0]
 
     def _machines_called(self, cluster: str, word: str) -> tuple[MachineRecord, ...]:

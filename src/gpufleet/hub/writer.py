@@ -303,4 +303,5 @@ def _cells(batch: WireBatch) -> int:
     )
     records += len(batch.machines) + len(batch.views) + sum(map(len, batch.absences))
     rows = sum(len(block.machine) * (len(block.columns) + 5) for block in batch.samples)
+    rows += sum(len(told.pids) * (len(told.columns) + 5) + 8 for part in parts for told in part.processes)
     return rows + sum(len(block.machine) * (len(block.labels) + 6) for block in batch.dims) + 16 * records

@@ -9,7 +9,7 @@ from gpufleet.model.allocation import Allocation
 from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimReading, Reading, Value
-from gpufleet.model.snapshot import Aggregate
+from gpufleet.model.snapshot import Aggregate, ProcessReport
 from gpufleet.model.view import Side, ViewKind
 
 
@@ -323,3 +323,43 @@ class EventsAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     events: tuple[EventRecord, ...]
     next: str | None = None
+
+
+class ProcessTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Who used one device at an instant.
+
+    Attributes:
+        device: key of the view.
+        reader, source: who read it.
+        measured_at: when it was read, by the machine's clock.
+        received_at: when the hub received it.
+        age_seconds: since receipt, by the hub's clock.
+        stale: nothing newer came for longer than the hub's freshness limit: who is there now is not known.
+        total: processes that there were; more than `processes` has where the agent cut the list.
+        processes: those that held the most memory first.
+    """
+
+    device: str
+    reader: str
+    source: Provenance
+    measured_at: dt.datetime
+    received_at: dt.datetime
+    age_seconds: float
+    stale: bool
+    total: int
+    processes: tuple[ProcessReport, ...]
+
+
+class ProcessesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer of `GET /v1/machines/{id}/processes`.
+
+    Attributes:
+        machine: the hub's id of it.
+        node: its name.
+        devices: the newest table of each device of which there is one; a device without one is not there: the driver
+            lists no processes of it, or nobody told of it lately.
+    """
+
+    machine: str
+    node: str
+    devices: tuple[ProcessTable, ...]

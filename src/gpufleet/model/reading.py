@@ -43,7 +43,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         provenance: who measured.
         driver_session: identity of the driver load or boot that counters count from; a new number means
             that counters started again. 0 where there is none.
-        processes: who uses the view, or None where the reader does not list them. They stay on the agent.
+        processes: who uses the view, or None where the reader does not list them, or they are not told again.
     """
 
     view: View | None

@@ -45,17 +45,18 @@ class Aggregate(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, AggregateValue]
 
 
-class ProcessReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One process on a device, as documents show it.
 
     Attributes:
-        pid, kinds, start_time: as in `Process`.
+        pid, kinds, start_time, name: as in `Process`.
         readings: reading to value or absence, by the names of `Process.values`.
     """
 
     pid: int
     kinds: tuple[str, ...]
     start_time: int | None = None
+    name: str = ""
     readings: dict[str, Reading]
 
 
@@ -82,7 +83,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str | None = None
     readings: dict[str, Reading]
     dimensions: tuple[DimReading, ...] = ()
-    processes: tuple[ProcessReading, ...] | None = None
+    processes: tuple[ProcessReport, ...] | None = None
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -2,6 +2,8 @@
 
 import msgspec
 
+from gpufleet.model.process import Process
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample
 from gpufleet.model.wire import WireBatch
 
@@ -101,3 +103,40 @@ class StoredEvent(msgspec.Struct, frozen=True, kw_only=True):
     code: int
     attributes: dict[str, str]
     received_at: int
+
+
+class ProcessQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose processes, and when.
+
+    Attributes:
+        cluster, machine: the hub's ids.
+        view: only of this view (key); None for every one.
+        start, end: a list counts that was read within; nanoseconds since 1970, `end` excluded.
+    """
+
+    cluster: str
+    machine: str
+    view: str | None = None
+    start: int
+    end: int
+
+
+class StoredProcesses(msgspec.Struct, frozen=True, kw_only=True):
+    """Who used one view at an instant, as the store kept it.
+
+    Attributes:
+        view: its key.
+        reader, provenance: who read it.
+        measured_at: nanoseconds since 1970, when it was read.
+        received_at: nanoseconds since 1970 by the hub's clock.
+        total: processes that there were; more than are listed where the sender cut the list.
+        processes: those that are listed.
+    """
+
+    view: str
+    reader: str
+    provenance: Provenance
+    measured_at: int
+    received_at: int
+    total: int
+    processes: tuple[Process, ...]

@@ -36,6 +36,18 @@ Index = Annotated[int, msgspec.Meta(ge=0)]
 IndexOrNone = Annotated[int, msgspec.Meta(ge=-1)]
 """Position in one of the batch's lists, or -1 for none."""
 
+ProcessId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+"""As the driver tells it."""
+
+Tick = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""Clock ticks since boot."""
+
+ShortText = Annotated[str, msgspec.Meta(max_length=64)]
+"""The kernel's name of a process."""
+
+MAX_PROCESSES = 1024
+"""Of one list."""
+
 Cell = int | float | Text | None
 """A value in a column; None means absent, and the row's absence set says why."""
 
@@ -99,6 +111,38 @@ class DimBlock(msgspec.Struct, array_like=True):
     absence: list[IndexOrNone]
 
 
+class ProcessList(msgspec.Struct, array_like=True):
+    """Who uses one view at an instant. The lists from `pids` on, and every column, are of equal length.
+
+    Attributes:
+        view: index in `WireBatch.views`.
+        reader, lane, provenance, measured_at, driver_session: of the sample that the list was read with.
+        total: processes that there were; more than are listed where the list was cut.
+        readings: names of `model.process.PROCESS_READINGS`, one a column.
+        pids: process ids.
+        start_times: clock ticks since boot, or None.
+        kinds: what each holds.
+        names: the kernel's short names, or empty texts.
+        absence: process to index in `WireBatch.absences`, or -1 where nothing is absent.
+        columns: one list a reading.
+    """
+
+    view: Index
+    reader: Name
+    lane: Name
+    provenance: Name
+    measured_at: Instant
+    driver_session: Index
+    total: Index
+    readings: Annotated[list[Name], msgspec.Meta(max_length=64)]
+    pids: Annotated[list[ProcessId], msgspec.Meta(max_length=MAX_PROCESSES)]
+    start_times: list[Tick | None]
+    kinds: list[Annotated[list[Name], msgspec.Meta(max_length=16)]]
+    names: list[ShortText]
+    absence: list[IndexOrNone]
+    columns: list[list[Cell]]
+
+
 class MachinePart(msgspec.Struct, array_like=True):
     """What is said of a machine beside its samples; `machine` is an index in `WireBatch.machines`."""
 
@@ -107,6 +151,7 @@ class MachinePart(msgspec.Struct, array_like=True):
     readers: list[ReaderStatus] = []
     holdings: list[Holding] = []
     inventory: list[PciFunction] | None = None
+    processes: list[ProcessList] = []
 
 
 class WireBatch(msgspec.Struct, array_like=True):

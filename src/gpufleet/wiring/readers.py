@@ -21,8 +21,8 @@ def _host(_: Readers, clock: Clock) -> Reader:
     return HostReader(LocalFiles(), clock)
 
 
-def _nvml(_: Readers, __: Clock) -> Reader:
-    return NvmlReader()
+def _nvml(config: Readers, _: Clock) -> Reader:
+    return NvmlReader(process_names=config.nvml.process_names)
 
 
 def _nvidia_smi(config: Readers, clock: Clock) -> Reader:

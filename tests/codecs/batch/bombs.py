@@ -23,6 +23,14 @@ def _block(columns: Any) -> list[Any]:
     return ["nvml", "fast", "imported", [], [], [], [], [], [], columns]
 
 
+def _processes(tables: Any) -> bytes:
+    return _batch(13, [[0, [], [], [], None, tables]])
+
+
+def _table(*lists: Any) -> list[Any]:
+    return [0, "nvml", "fast", "imported", 1, 0, 1, [], *lists]
+
+
 COUNT = 20_000_000
 NAMED_BOMBS: dict[str, Callable[[], bytes]] = {
     "zeros": lambda: zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 30)),
@@ -39,6 +47,10 @@ NAMED_BOMBS: dict[str, Callable[[], bytes]] = {
         13,
         [[0, [{"view": None, "kind": "x", "at": 1, "attributes": {f"{n:x}": "" for n in range(2_000_000)}}]]],
     ),
+    "process lists": lambda: _processes(_many(COUNT, b"\x90")),
+    "processes": lambda: _processes([_table(_many(COUNT, b"\x01"))]),
+    "kinds of processes": lambda: _processes([_table([], [], [_many(COUNT, b"\xa1a")])]),
+    "columns of processes": lambda: _processes([_table([], [], [], [], [], [_many(COUNT, b"\x01")])]),
     "parts": lambda: _batch(13, _many(COUNT, b"\x90")),
     "deep": lambda: _batch(11, msgspec.Raw(b"\x91" * COUNT)),
 }

@@ -25,7 +25,9 @@ def elements() -> list[Any]:
 
 
 def test_bytes_stay_the_same_but_for_the_version_of_the_catalogue() -> None:
-    expected = [elements()[0], CATALOGUE_VERSION, *elements()[2:]]
+    """A part has gained a list of processes since these were stored."""
+    *before, parts = [elements()[0], CATALOGUE_VERSION, *elements()[2:]]
+    expected = [*before, [[*part, []] for part in parts]]
     assert encode(EXAMPLE, compress=False) == msgspec.msgpack.encode(expected)
     assert msgspec.msgpack.encode(elements()) == (GOLDEN / "version-1.msgpack").read_bytes()
 
@@ -37,7 +39,7 @@ def test_a_newer_sender_has_more_fields_at_the_end() -> None:
     batch[10][0][0].append("new")
     batch[11][0].append(["new"])
     batch[12][0].append("new")
-    batch[13][0].append([])
+    batch[13][0] += [[], {"newer": 1}]
     batch[13][0][2][0]["new"] = None
     assert to_rows(decode(msgspec.msgpack.encode(batch))) == EXAMPLE
 

@@ -23,8 +23,10 @@ async def start() -> AsyncIterator[Start]:
     """Give a maker of readers; they are closed at the end."""
     closers: list[Callable[[], Awaitable[None]]] = []
 
-    def make(fake: FakeNvml, limits: Limits = PATIENT, root: Path = Path("/")) -> NvmlReader:
-        reader = NvmlReader(limits=limits, environment=fake.environment, root=root)
+    def make(
+        fake: FakeNvml, limits: Limits = PATIENT, root: Path = Path("/"), *, process_names: bool = False
+    ) -> NvmlReader:
+        reader = NvmlReader(limits=limits, environment=fake.environment, root=root, process_names=process_names)
         closers.append(reader.close)
         return reader
 

@@ -10,7 +10,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.readers.nvml.calls import CALLS
 from gpufleet.readers.nvml.calls.processes import COMPUTE, UTILIZATION
-from gpufleet.readers.nvml.processes import SHARES, list_processes
+from gpufleet.readers.nvml.processes import SHARES, ProcessLister
 from gpufleet.readers.nvml.protocol import Answer, DeviceRecord
 from tests.fakes.nvml.driver import FakeNvml
 from tests.readers.nvml.rig import Start, device
@@ -86,6 +86,20 @@ async def test_a_process_is_named_by_its_id_and_start_time(
     assert stranger[0].start_time is None  # no such process here: nothing is made up
 
 
+@pytest.mark.parametrize(
+    ("names", "second", "shown"), [(False, "kthreadd", ""), (True, "kthreadd", "a) (b"), (True, "sleep", "")]
+)
+async def test_names_only_when_told_to_and_never_somebody_else_s(
+    fake: FakeNvml, start: Start, tmp_path: Path, names: bool, second: str, shown: str
+) -> None:
+    fake.scenario.devices[0].rows[f"{G}ComputeRunningProcesses"] = [(4242, 1, NOT_MIG, NOT_MIG)]
+    fake.apply()
+    reader = start(fake, root=proc(tmp_path / "machine", second), process_names=names)
+    sample = device(await reader.read(Lane.FAST), 0)
+    assert sample.processes is not None
+    assert [process.name for process in sample.processes] == [shown]
+
+
 async def test_memory_that_the_driver_does_not_tell_is_absent(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[0].rows[f"{G}ComputeRunningProcesses"] = [(4_000_000, 2**64 - 1, NOT_MIG, NOT_MIG)]
     fake.apply()
@@ -125,7 +139,7 @@ def test_any_answer_gives_a_list_or_none(code: int, processes: list[object], use
     keys = [call.key for call in CALLS["fast"]]
     answers[keys.index(COMPUTE)] = Answer(code, processes)
     answers[keys.index(UTILIZATION)] = Answer(0, uses)
-    found = list_processes(DeviceRecord(1, 0, 1, answers=tuple(answers)), Path("/nowhere"))
+    found = ProcessLister(Path("/nowhere")).of_device(DeviceRecord(1, 0, 1, answers=tuple(answers)))
     assert (found is None) == (code != 0)
     for process in found or ():
         for value in process.values.values():

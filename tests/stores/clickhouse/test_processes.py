@@ -53,7 +53,7 @@ def test_an_older_folder_is_brought_forward_and_a_newer_one_refused(tmp_path: Pa
     latest, changed, history, refusal = run("upgrade", tmp_path / "db")
     assert latest == [{"host_load_1m": 0.5}, {"gpu_power_watts": 1.0, "gpu_name": "name 0"}]
     assert changed == []
-    assert history == [10, 2]  # ten tables made, then a column added to samples and latest
+    assert history == [11, 2]  # eleven tables made, then a column added to samples and latest
     assert "schema version 1000, this build knows 2" in refusal
 
 

@@ -187,6 +187,7 @@ async def test_openapi_describes_every_route(site: Site) -> None:
         "/v1/gpus/{gpu_id}",
         "/v1/machines",
         "/v1/machines/{machine_id}",
+        "/v1/machines/{machine_id}/processes",
         "/v1/nodes",
         "/v1/senders",
         "/healthz",

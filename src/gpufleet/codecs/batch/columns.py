@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gpufleet.codecs.batch.processes import list_of
 from gpufleet.codecs.batch.records import MAX_WORDS
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.batch import Batch, MachineReport
@@ -12,7 +13,16 @@ from gpufleet.model.event import Event
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.view import View
-from gpufleet.model.wire import WIRE_VERSION, Cell, DimBlock, MachinePart, SampleBlock, WireAbsence, WireBatch
+from gpufleet.model.wire import (
+    WIRE_VERSION,
+    Cell,
+    DimBlock,
+    MachinePart,
+    ProcessList,
+    SampleBlock,
+    WireAbsence,
+    WireBatch,
+)
 
 MAX_TEXT = 1024
 MAX_LABEL = 4096
@@ -61,12 +71,15 @@ class _Maker:
         self.parts: list[MachinePart] = []
 
     def add(self, machine: int, report: MachineReport) -> None:
+        processes: list[ProcessList] = []
         for sample in report.samples:
             if sample.values or not sample.dims:
                 self._add_values(machine, sample)
             for value in sample.dims:
                 self._add_dim(machine, sample, value)
-        if report.events or report.readers or report.holdings or report.inventory is not None:
+            if sample.view is not None and sample.processes is not None:
+                processes.append(list_of(sample, self._view(sample.view), _cell, self._absence))
+        if report.events or report.readers or report.holdings or report.inventory is not None or processes:
             self.parts.append(
                 MachinePart(
                     machine,
@@ -74,6 +87,7 @@ class _Maker:
                     [_cut_status(status) for status in report.readers],
                     list(report.holdings),
                     None if report.inventory is None else list(report.inventory),
+                    processes,
                 )
             )
 
@@ -104,11 +118,17 @@ class _Maker:
         self, block: SampleBlock | DimBlock, machine: int, sample: Sample, absent: Sequence[tuple[str, Absent]]
     ) -> None:
         block.machine.append(machine)
-        block.view.append(-1 if sample.view is None else self.views.setdefault(sample.view, len(self.views)))
+        block.view.append(-1 if sample.view is None else self._view(sample.view))
         block.measured_at.append(sample.measured_at)
         block.driver_session.append(sample.driver_session)
+        block.absence.append(self._absence(absent))
+
+    def _view(self, view: View) -> int:
+        return self.views.setdefault(view, len(self.views))
+
+    def _absence(self, absent: Sequence[tuple[str, Absent]]) -> int:
         entries = tuple(sorted(absent, key=lambda entry: entry[0]))
-        block.absence.append(self.absences.setdefault(entries, len(self.absences)) if entries else -1)
+        return self.absences.setdefault(entries, len(self.absences)) if entries else -1
 
 
 def _cell(metric: str, value: Value | Absent, absent: list[tuple[str, Absent]]) -> Cell:

@@ -1,8 +1,10 @@
 """From columns back to rows."""
 
+from gpufleet.codecs.batch.processes import processes_of
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.process import Process
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.wire import Cell, DimBlock, SampleBlock, WireBatch
@@ -33,9 +35,17 @@ def to_rows(wire: WireBatch) -> Batch:
             dims.setdefault(subject, []).append(
                 DimValue(dim.metric, labels, _value(dim.metric, dim.values[row], reasons))
             )
+    processes = {
+        (part.machine, told.view, told.reader, told.lane, told.provenance, told.measured_at, told.driver_session): (
+            processes_of(told, absences)
+        )
+        for part in wire.parts
+        for told in part.processes
+    }
     samples: list[list[Sample]] = [[] for _ in wire.machines]
-    for subject in values | dims:
-        samples[subject[0]].append(_sample(wire, subject, values.get(subject, {}), dims.get(subject, [])))
+    for subject in values | dims | processes:
+        one = _sample(wire, subject, values.get(subject, {}), dims.get(subject, []), processes.get(subject))
+        samples[subject[0]].append(one)
     return Batch(
         cluster=wire.cluster,
         sender=wire.sender,
@@ -64,7 +74,9 @@ def _value(metric: str, cell: Cell, reasons: dict[str, Absent]) -> Value | Absen
     return reasons.get(metric, Absent(Reason.NOT_REPORTED))
 
 
-def _sample(wire: WireBatch, subject: _Subject, values: _Values, dims: list[DimValue]) -> Sample:
+def _sample(
+    wire: WireBatch, subject: _Subject, values: _Values, dims: list[DimValue], processes: tuple[Process, ...] | None
+) -> Sample:
     _, view, reader, lane, provenance, measured_at, session = subject
     return Sample(
         view=None if view < 0 else wire.views[view],
@@ -75,6 +87,7 @@ def _sample(wire: WireBatch, subject: _Subject, values: _Values, dims: list[DimV
         dims=tuple(dims),
         provenance=Provenance(provenance),
         driver_session=session,
+        processes=processes,
     )
 
 

@@ -10,12 +10,16 @@ import msgspec
 
 from gpufleet.codecs.batch.limits import Limits
 from gpufleet.model.errors import WireLimitError
+from gpufleet.model.wire import MachinePart
 
 MEASURED_FROM = 1 << 20
 """Bytes from which a message is measured: the objects of a smaller one stay under 70 MB whatever it holds."""
 
 _RECORD_WEIGHT = 16
 """An event, a status or a holding takes about as much memory as this many cells."""
+
+_PROCESSES_PLACE = MachinePart.__struct_fields__.index("processes")
+"""Its elements are columns, not records."""
 
 _EMPTY = msgspec.Raw(b"\x90")
 _LIST_DECODER = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -60,8 +64,11 @@ def check_size(message: bytes, limits: Limits) -> None:
         for index, block in counter.open(name, blocks, limits.blocks):
             counter.take_block(f"{name}[{index}]", block)
     for index, part in counter.open("parts", shape.parts, limits.machines):
-        for _, records in counter.open(f"parts[{index}]", part):
+        for place, records in counter.open(f"parts[{index}]", part):
             counter.take(f"parts[{index}]", records, weight=_RECORD_WEIGHT)
+            if place == _PROCESSES_PLACE:
+                for at, told in counter.open(f"parts[{index}].processes", records):
+                    counter.take_block(f"parts[{index}].processes[{at}]", told)
 
 
 class _Counter:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gpufleet.codecs.batch.limits import Limits
+from gpufleet.codecs.batch.processes import check_processes
 from gpufleet.codecs.batch.records import check_head, check_machines, check_parts, check_views
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireError, WireLimitError
@@ -39,6 +40,8 @@ def check(wire: WireBatch, limits: Limits) -> None:
     for index, dim in enumerate(wire.dims):
         _check_dims(f"dims[{index}]", dim, wire)
     check_parts(wire.parts, len(wire.machines))
+    for index, part in enumerate(wire.parts):
+        check_processes(f"parts[{index}]", part, wire)
     _check_days(wire, limits.days)
 
 
@@ -51,6 +54,7 @@ def _check_days(wire: WireBatch, limit: int) -> None:
     blocks: list[SampleBlock | DimBlock] = [*wire.samples, *wire.dims]
     times = [block.measured_at for block in blocks]
     times += [[event.at for event in part.events] for part in wire.parts]
+    times += [[told.measured_at for told in part.processes] for part in wire.parts]
     days: set[int] = set()
     for instants in times:
         if instants:

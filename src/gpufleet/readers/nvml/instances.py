@@ -1,6 +1,5 @@
 """MIG devices and vGPU instances of one round: their views and readings, also when their GPU says nothing."""
 
-from pathlib import Path
 from typing import NamedTuple
 
 from gpufleet.model.absence import Absent
@@ -12,7 +11,7 @@ from gpufleet.readers.nvml.calls.vgpu import MOST_INSTANCES
 from gpufleet.readers.nvml.context import FUNCTION_NOT_FOUND, NOT_SUPPORTED
 from gpufleet.readers.nvml.mapping import Readings, absent_instance, map_instance
 from gpufleet.readers.nvml.parse import absence_of, label_of
-from gpufleet.readers.nvml.processes import list_part_processes
+from gpufleet.readers.nvml.processes import ProcessLister
 from gpufleet.readers.nvml.protocol import DeviceRecord, InstanceRecord
 
 _SIDES = {"mig": Side.HOST, "vgpu": Side.VGPU_HOST}
@@ -30,9 +29,9 @@ class Instance(NamedTuple):
 class Instances:
     """Memory of which parts each GPU had: one that falls silent cannot list them."""
 
-    def __init__(self, root: Path) -> None:
-        """Take where the machine's /proc is."""
-        self._root = root
+    def __init__(self, lister: ProcessLister) -> None:
+        """Take what lists their processes."""
+        self._lister = lister
         self._known: dict[tuple[str, str], tuple[View, ...]] = {}  # by key of the GPU and kind
 
     def of(self, gpu: View, record: DeviceRecord, lane: Lane) -> tuple[list[Instance], list[str]]:
@@ -60,7 +59,7 @@ class Instances:
         return found, errors
 
     def _instance(self, gpu: View, record: InstanceRecord, lane: Lane) -> Instance:
-        processes = list_part_processes(record, self._root) if lane is Lane.FAST else None
+        processes = self._lister.of_part(record) if lane is Lane.FAST else None
         return Instance(_view(gpu, record), map_instance(record, lane), processes)
 
     def silent(self, gpu: View, why: Absent, lane: Lane) -> list[Instance]:

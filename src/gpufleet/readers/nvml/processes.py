@@ -24,22 +24,6 @@ _START_TIME = 19
 """Position in /proc/PID/stat behind the name in parentheses (proc(5): field 22)."""
 
 
-def list_processes(record: DeviceRecord, root: Path) -> tuple[Process, ...] | None:
-    """Return the processes of a device that answered on the fast lane, or None where the driver lists none of a kind.
-
-    Args:
-        record: the device's answers.
-        root: where the machine's /proc is.
-    """
-    answers = dict(zip(_GPU_CALLS, record.answers, strict=True))
-    return _list(answers, _shares(answers[UTILIZATION]), root)
-
-
-def list_part_processes(record: InstanceRecord, root: Path) -> tuple[Process, ...] | None:
-    """Return the processes of a part of a GPU, as the driver lists them for that very part; None where it does not."""
-    return _list(dict(zip(_PART_CALLS[record.kind], record.answers, strict=True)), _Shares({}, _NOT_OF_PARTS), root)
-
-
 class _Shares(NamedTuple):
     """Process id to its shares, and what there is of a process without any."""
 
@@ -47,37 +31,56 @@ class _Shares(NamedTuple):
     none: Absent
 
 
-def _list(answers: Mapping[str, Answer], shares: _Shares, root: Path) -> tuple[Process, ...] | None:
-    kinds: dict[int, list[str]] = {}
-    memory: dict[int, int | Absent] = {}
-    listed = False
-    for call, kind in _KINDS:
-        answer = answers.get(call)
-        if answer is None or answer.code or not isinstance(answer.value, list):
-            continue
-        listed = True
-        for entry in answer.value:
-            if not _is_record(entry, 4):
+class ProcessLister:
+    """Lists processes, and asks the kernel what it knows of them."""
+
+    def __init__(self, root: Path, *, names: bool = False) -> None:
+        """Take where the machine's /proc is, and whether processes are told with the kernel's short names of them."""
+        self._root = root
+        self._names = names
+
+    def of_device(self, record: DeviceRecord) -> tuple[Process, ...] | None:
+        """Return who uses a device that answered on the fast lane, or None where the driver lists none of a kind."""
+        answers = dict(zip(_GPU_CALLS, record.answers, strict=True))
+        return self._list(answers, _shares(answers[UTILIZATION]))
+
+    def of_part(self, record: InstanceRecord) -> tuple[Process, ...] | None:
+        """Return who uses a part of a GPU, as the driver lists them for that very part; None where it does not."""
+        answers = dict(zip(_PART_CALLS[record.kind], record.answers, strict=True))
+        return self._list(answers, _Shares({}, _NOT_OF_PARTS))
+
+    def _list(self, answers: Mapping[str, Answer], shares: _Shares) -> tuple[Process, ...] | None:
+        kinds: dict[int, list[str]] = {}
+        memory: dict[int, int | Absent] = {}
+        listed = False
+        for call, kind in _KINDS:
+            answer = answers.get(call)
+            if answer is None or answer.code or not isinstance(answer.value, list):
                 continue
-            pid, used = entry[:2]
-            kinds.setdefault(pid, []).append(kind)
-            held = Absent(Reason.NOT_REPORTED, call) if is_sentinel(used, 64) else used
-            if not isinstance(memory.get(pid), int):
-                memory[pid] = held
-    if not listed:
-        return None
-    seen = bool(kinds) and sees_the_machine(root)
-    return tuple(
-        [
-            Process(
-                pid=pid,
-                kinds=tuple(dict.fromkeys(kinds[pid])),
-                start_time=start_time(root, pid) if seen else None,
-                values={"memory_bytes": memory[pid], **shares.found.get(pid, dict.fromkeys(SHARES, shares.none))},
-            )
-            for pid in sorted(kinds)
-        ]
-    )
+            listed = True
+            for entry in answer.value:
+                if not _is_record(entry, 4):
+                    continue
+                pid, used = entry[:2]
+                kinds.setdefault(pid, []).append(kind)
+                held = Absent(Reason.NOT_REPORTED, call) if is_sentinel(used, 64) else used
+                if not isinstance(memory.get(pid), int):
+                    memory[pid] = held
+        if not listed:
+            return None
+        seen = bool(kinds) and sees_the_machine(self._root)
+        return tuple(
+            [
+                Process(
+                    pid=pid,
+                    kinds=tuple(dict.fromkeys(kinds[pid])),
+                    start_time=start_time(self._root, pid) if seen else None,
+                    values={"memory_bytes": memory[pid], **shares.found.get(pid, dict.fromkeys(SHARES, shares.none))},
+                    name=short_name(self._root, pid) if seen and self._names else "",
+                )
+                for pid in sorted(kinds)
+            ]
+        )
 
 
 def start_time(root: Path, pid: int) -> int | None:
@@ -86,6 +89,15 @@ def start_time(root: Path, pid: int) -> int | None:
         return int(_stat(root, pid).rpartition(b")")[2].split()[_START_TIME])
     except (OSError, ValueError, IndexError):
         return None
+
+
+def short_name(root: Path, pid: int) -> str:
+    """Return the kernel's name of a process (proc(5): comm, up to 15 bytes), empty if it does not show it."""
+    try:
+        name = _stat(root, pid).partition(b"(")[2].rpartition(b")")[0]
+    except OSError:
+        return ""
+    return "".join(letter if letter.isprintable() else "?" for letter in name.decode("utf-8", "replace"))
 
 
 def sees_the_machine(root: Path) -> bool:

@@ -18,7 +18,7 @@ from gpufleet.readers.nvml.devices import Devices, Identity, view_of
 from gpufleet.readers.nvml.instances import Instance, Instances
 from gpufleet.readers.nvml.mapping import absent_device, map_device
 from gpufleet.readers.nvml.parse import absence_of, label_of
-from gpufleet.readers.nvml.processes import list_processes
+from gpufleet.readers.nvml.processes import ProcessLister
 from gpufleet.readers.nvml.protocol import DeviceRecord
 from gpufleet.readers.nvml.told import is_watched, map_event
 from gpufleet.readers.nvml.watch import Answers, Failed, Limits, Watch
@@ -50,6 +50,7 @@ class NvmlReader:
         limits: Limits | None = None,
         environment: Mapping[str, str] | None = None,
         root: Path = Path("/"),
+        process_names: bool = False,
     ) -> None:
         """Prepare it; nothing is started before the first `read`.
 
@@ -57,11 +58,13 @@ class NvmlReader:
             limits: how patient it is; None for the defaults.
             environment: of the child process; None hands down this process's own.
             root: where the machine's /proc, /sys and /dev are.
+            process_names: whether processes are told with the kernel's short names of them.
         """
         self._root = root
         self._watch = Watch(limits or Limits(), environment, root)
         self._devices = Devices()
-        self._instances = Instances(root)
+        self._lister = ProcessLister(root, names=process_names)
+        self._instances = Instances(self._lister)
         self._some_sick = False
 
     @property
@@ -188,7 +191,7 @@ class NvmlReader:
             found = _Device(state, "", record.measured_at, "no call gave a value" if unreadable else "")
             found.values, found.dims = map_device(record, lane)
             if lane is Lane.FAST:
-                found.processes = list_processes(record, self._root)
+                found.processes = self._lister.of_device(record)
         if found.why is not None:
             found.values, found.dims = absent_device(found.why, lane)
         return found

@@ -4,12 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import BY_ID, CATALOGUE, CORE_METRICS, Lane, Metric, ValueType
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.stored import StoredSample
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.stores.clickhouse.absences import fetch_absences
 from gpufleet.stores.clickhouse.client import Handle
 
 Place = tuple[str, str, str, str, int]
@@ -32,8 +33,6 @@ _INFO = """
 SELECT machine, view, reader, lane, info_set, metric, text
 FROM info WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)} AND info_set IN {ids:Array(UInt64)}
 """
-
-_ABSENCES = "SELECT id, metrics, reasons, details FROM absence_sets WHERE id IN {ids:Array(UInt64)}"
 
 _DIMS = """
 SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), metric, labels, int_value, float_value,
@@ -69,7 +68,7 @@ def fetch_latest(
     views = fetch_views(handle, parameters, suffix)
     infos = _infos(handle, parameters, suffix, {row[9] for row in rows})
     dims, dim_sets = _dims(handle, parameters, rows)
-    absences = _absences(handle, {row[8] for row in rows} | dim_sets)
+    absences = fetch_absences(handle, {row[8] for row in rows} | dim_sets)
     stored: dict[str, list[StoredSample]] = {}
     for row in sorted(rows, key=lambda row: row[:4]):
         machine, key, reader, lane, measured_at, received_at, provenance, session, absence_set, info_set = row[:10]
@@ -134,19 +133,6 @@ def _infos(
         ).result_rows:
             texts[machine, key, reader, lane, number][metric] = text
     return texts
-
-
-def _absences(handle: Handle, ids: set[int]) -> dict[int, dict[str, Absent]]:
-    wanted = sorted(ids - {0})
-    if not wanted:
-        return {}
-    return {
-        number: {
-            metric: Absent(Reason(reason), detail)
-            for metric, reason, detail in zip(metrics, reasons, details, strict=True)
-        }
-        for number, metrics, reasons, details in handle.query(_ABSENCES, parameters={"ids": wanted}).result_rows
-    }
 
 
 Dims = dict[Place, dict[tuple[str, tuple[str, ...]], tuple[float | None, int]]]

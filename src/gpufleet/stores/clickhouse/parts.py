@@ -28,6 +28,8 @@ def seen_views(accepted: Accepted) -> Iterator[tuple[str, View, str]]:
         if view >= 0:
             yield accepted.machine_ids[machine], batch.views[view], reader
     for part in batch.parts:
+        for told in part.processes:
+            yield accepted.machine_ids[part.machine], batch.views[told.view], told.reader
         for event in part.events:
             if event.view is not None:
                 yield accepted.machine_ids[part.machine], event.view, ""

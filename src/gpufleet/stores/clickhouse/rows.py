@@ -6,6 +6,7 @@ from gpufleet.model.stored import Accepted
 from gpufleet.stores.clickhouse.columns import Columns, Rows, count
 from gpufleet.stores.clickhouse.dims import DimRows
 from gpufleet.stores.clickhouse.parts import PartRows
+from gpufleet.stores.clickhouse.processes import ProcessRows
 from gpufleet.stores.clickhouse.samples import SampleRows, info_rows
 from gpufleet.stores.clickhouse.schema import ABSENCE_SETS, INFO, KNOWN_AT
 from gpufleet.stores.clickhouse.sets import Known, absence_set_id
@@ -25,7 +26,7 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
         UnstorableError: if a state is not one of its metric's states.
     """
     sets = Rows(column.name for column in ABSENCE_SETS.columns)
-    samples, dims, parts = SampleRows(known), DimRows(), PartRows(known)
+    samples, dims, parts, processes = SampleRows(known), DimRows(), PartRows(known), ProcessRows()
     for one in accepted:
         ids = []
         for absences in one.batch.absences:
@@ -43,6 +44,7 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
         samples.add(one, ids)
         dims.add(one, ids)
         parts.add(one)
+        processes.add(one, ids)
     info = Rows(column.name for column in INFO.columns)
     for row in info_rows(samples.info):
         info.add(*row)
@@ -51,6 +53,7 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
         "absence_sets": sets.columns,
         "info": info.columns,
         **{name: rows.columns for name, rows in parts.tables.items()},
+        "processes": processes.columns,
         "dim_samples": dims.columns,
         "samples": sample_columns,
         "latest": {**sample_columns, KNOWN_AT.name: samples.known_at},

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Sequence
 import msgspec
 
 from gpufleet.model.catalogue import CORE_METRICS, Metric, ValueType
+from gpufleet.model.process import PROCESS_READINGS
 
 SCHEMA_VERSION = 2
 """Raised when tables change in a way that the catalogue does not cause; a store of a newer one is refused."""
@@ -144,6 +145,7 @@ def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[Table, ...]:
         EVENTS,
         HOLDINGS,
         INVENTORY,
+        PROCESSES,
     )
 
 
@@ -248,6 +250,8 @@ EVENTS = Table(
     partition="toYYYYMM(at)",
 )
 
+_PROCESS_TYPES = {ValueType.INT: "Nullable(UInt64)", ValueType.FLOAT: "Nullable(Float64)"}
+
 _HOLDER = ("kind", "id", "name", "namespace")
 
 HOLDINGS = Table(
@@ -284,6 +288,26 @@ INVENTORY = Table(
         Column("physical_functions", "Array(Nullable(String))"),
     ),
     key=("cluster", "machine", "reported_at"),
+)
+
+PROCESSES = Table(
+    name="processes",
+    columns=(
+        *SUBJECT,
+        Column("reader", TEXT),
+        Column("provenance", TEXT),
+        Column("measured_at", INSTANT, "Delta, ZSTD(1)"),
+        _RECEIVED,
+        Column("total", "UInt64"),
+        Column("pids", "Array(UInt32)"),
+        Column("start_times", "Array(Nullable(UInt64))"),
+        Column("kinds", "Array(String)"),
+        Column("names", "Array(String)"),
+        *(Column(name, f"Array({_PROCESS_TYPES[kind.type]})") for name, kind in PROCESS_READINGS.items()),
+        Column("absence_sets", "Array(UInt64)"),
+    ),
+    key=("cluster", "machine", "view", "reader", "measured_at"),
+    partition="toDate(measured_at)",
 )
 
 MIGRATIONS = Table(

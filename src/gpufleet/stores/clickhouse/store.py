@@ -10,7 +10,15 @@ from gpufleet.model.errors import StoreError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored import Accepted, EventQuestion, Standing, StoredEvent, StoredSample
+from gpufleet.model.stored import (
+    Accepted,
+    EventQuestion,
+    ProcessQuestion,
+    Standing,
+    StoredEvent,
+    StoredProcesses,
+    StoredSample,
+)
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, parse_dsn, translated
 from gpufleet.stores.clickhouse.events import fetch_events
@@ -19,6 +27,7 @@ from gpufleet.stores.clickhouse.fleet import fetch_reporting_gpus, fetch_standin
 from gpufleet.stores.clickhouse.latest import fetch_latest
 from gpufleet.stores.clickhouse.lock import FolderLock
 from gpufleet.stores.clickhouse.migrate import migrate
+from gpufleet.stores.clickhouse.processes import fetch_processes
 from gpufleet.stores.clickhouse.readers import fetch_readers
 from gpufleet.stores.clickhouse.rows import build
 from gpufleet.stores.clickhouse.schema import tables
@@ -174,6 +183,11 @@ class ClickHouseStore:
         """Return events, the newest first; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: events"):
             return fetch_events(self._handles.reader, question)
+
+    def processes(self, question: ProcessQuestion) -> tuple[StoredProcesses, ...]:
+        """Return the newest lists of processes of a machine; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: processes"):
+            return fetch_processes(self._handles.reader, question)
 
     def stats(self) -> dict[str, TableStats]:
         """Return table name to size; a table without rows is not in it. Takes about a millisecond."""

@@ -33,6 +33,7 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("DELETE", "/v1/clusters/{cluster_id}"): _ADMIN,
     ("GET", "/v1/machines"): _READS_ALL,
     ("GET", "/v1/machines/{machine_id}"): _READS_ALL,
+    ("GET", "/v1/machines/{machine_id}/processes"): _READS_ALL,  # every tenant's on the machine
     ("GET", "/v1/nodes"): _READS_ALL,
     ("GET", "/v1/gpus"): _READS_ALL,
     ("GET", "/v1/gpus/{gpu_id}"): _READS_ALL,

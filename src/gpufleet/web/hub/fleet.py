@@ -8,8 +8,17 @@ from litestar.params import FromPath, QueryParameter
 
 from gpufleet.hub.paging import asked
 from gpufleet.hub.queries import Queries
-from gpufleet.model.answer import GpuPage, GpuRecord, MachinePage, MachineRecord, NodePage, SenderRecord
+from gpufleet.model.answer import (
+    GpuPage,
+    GpuRecord,
+    MachinePage,
+    MachineRecord,
+    NodePage,
+    ProcessesAnswer,
+    SenderRecord,
+)
 from gpufleet.web.hub.openapi import errors
+from gpufleet.web.hub.parameters import instant
 
 Cluster = Annotated[str | None, QueryParameter(description="Only of this cluster.")]
 Limit = Annotated[int | None, QueryParameter(description="Entries of a page; 1 to 1000, 1000 unless given.")]
@@ -34,6 +43,22 @@ class Fleet(Controller):
     async def get_machine(self, machine_id: FromPath[str], queries: NamedDependency[Queries]) -> MachineRecord:
         """Return it by the hub's id."""
         return await queries.machine(machine_id)
+
+    @get(
+        "/machines/{machine_id:str}/processes",
+        summary="Who uses the devices of a machine: process ids, memory, shares of the devices' time",
+        description="By the hub's id, or by name where one machine alone has it; 409 with the candidates otherwise.",
+        responses=errors(404, 409),
+    )
+    async def list_processes(
+        self,
+        machine_id: FromPath[str],
+        queries: NamedDependency[Queries],
+        view: Annotated[str | None, QueryParameter(description="Only of this device, by its key.")] = None,
+        at: Annotated[str | None, QueryParameter(description="RFC 3339; now unless given.")] = None,
+    ) -> ProcessesAnswer:
+        """Return the newest table of each device, of those read in the hour before."""
+        return await queries.processes(machine_id, view, instant("at", at) if at is not None else None)
 
     @get("/nodes", summary="Every node: its GPUs, how fresh it is, its newest error", responses=errors())
     async def list_nodes(

@@ -19,6 +19,7 @@ from gpufleet.model.answer import (
     GpuRecord,
     MachineRecord,
     NodeRecord,
+    ProcessesAnswer,
     SenderRecord,
     SeriesAnswer,
 )
@@ -65,6 +66,7 @@ _TYPES = (
     GpuRecord,
     MachineRecord,
     NodeRecord,
+    ProcessesAnswer,
     SenderRecord,
     SeriesAnswer,
 )

@@ -250,3 +250,27 @@ CREATE TABLE IF NOT EXISTS inventory (
 ) ENGINE = ReplicatedReplacingMergeTree()
 ORDER BY (cluster, machine, reported_at)
 SETTINGS index_granularity = 8192, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS processes (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `measured_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `total` UInt64 CODEC(ZSTD(1)),
+    `pids` Array(UInt32) CODEC(ZSTD(1)),
+    `start_times` Array(Nullable(UInt64)) CODEC(ZSTD(1)),
+    `kinds` Array(String) CODEC(ZSTD(1)),
+    `names` Array(String) CODEC(ZSTD(1)),
+    `memory_bytes` Array(Nullable(UInt64)) CODEC(ZSTD(1)),
+    `sm_utilization_ratio` Array(Nullable(Float64)) CODEC(ZSTD(1)),
+    `memory_activity_ratio` Array(Nullable(Float64)) CODEC(ZSTD(1)),
+    `encoder_utilization_ratio` Array(Nullable(Float64)) CODEC(ZSTD(1)),
+    `decoder_utilization_ratio` Array(Nullable(Float64)) CODEC(ZSTD(1)),
+    `absence_sets` Array(UInt64) CODEC(ZSTD(1))
+) ENGINE = ReplicatedReplacingMergeTree()
+PARTITION BY toDate(measured_at)
+ORDER BY (cluster, machine, view, reader, measured_at)
+SETTINGS index_granularity = 8192, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;

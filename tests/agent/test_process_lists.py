@@ -1,0 +1,66 @@
+"""Which tables of processes travel."""
+
+import msgspec
+
+from gpufleet.agent.process_lists import FORGET_SECONDS, ProcessLists
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.process import Process
+from gpufleet.model.reading import Sample
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import View
+from tests.support.passes import gpu
+
+T0 = 1_700_000_000 * NANOS
+
+
+def sample(second: float, *pids: int, view: View | None = None, listed: bool = True, start: int = 1) -> Sample:
+    processes = tuple(Process(pid=pid, kinds=("compute",), start_time=start, values={}) for pid in pids)
+    return Sample(
+        view=view or gpu(0),
+        reader="nvml",
+        lane=Lane.FAST,
+        measured_at=T0 + int(second * NANOS),
+        values={"gpu_compute_processes": len(pids)},
+        processes=processes if listed else None,
+    )
+
+
+def told(lists: ProcessLists, *samples: Sample) -> list[bool]:
+    return [lists.due(one).processes is not None for one in samples]
+
+
+def test_a_table_travels_when_somebody_came_or_went_and_once_a_minute() -> None:
+    lists = ProcessLists()
+    same = [sample(second, 7, 8) for second in range(0, 130, 10)]
+    assert told(lists, *same) == [second % 60 == 0 for second in range(0, 130, 10)]
+    changing = [sample(130, 7), sample(140, 7), sample(150, 7, start=2), sample(160)]
+    assert told(lists, *changing) == [True, False, True, True]
+
+
+def test_everything_else_of_the_sample_travels() -> None:
+    lists = ProcessLists()
+    lists.due(sample(0, 7))
+    second = sample(1, 7)
+    assert lists.due(second) == msgspec.structs.replace(second, processes=None)
+
+
+def test_devices_do_not_stand_for_one_another() -> None:
+    lists = ProcessLists()
+    assert told(lists, sample(0, 7), sample(0, 7, view=gpu(1)), sample(1, 7)) == [True, True, False]
+
+
+def test_after_a_pass_without_a_table_the_next_one_is_told() -> None:
+    lists = ProcessLists()
+    assert told(lists, sample(0, 7), sample(1, listed=False), sample(2, 7)) == [True, False, True]
+
+
+def test_a_clock_that_was_set_back_holds_nothing_up() -> None:
+    lists = ProcessLists()
+    assert told(lists, sample(1000, 7), sample(0, 7), sample(1, 7)) == [True, True, False]
+
+
+def test_what_is_not_spoken_of_any_more_is_forgotten() -> None:
+    lists = ProcessLists()
+    for number in range(100):
+        lists.due(sample(number * FORGET_SECONDS, 7, view=gpu(number)))
+    assert len(lists._told) <= 2  # what grows for ever cannot be seen from outside in time

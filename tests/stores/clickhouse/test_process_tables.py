@@ -1,0 +1,84 @@
+"""Tables of processes in the store: the newest of each device, as they were told."""
+
+import msgspec
+
+from gpufleet.codecs.batch import to_wire
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.batch import Batch, MachineReport
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
+from gpufleet.model.process import PROCESS_READINGS, Process
+from gpufleet.model.reading import Sample
+from gpufleet.model.stored import Accepted, ProcessQuestion, StoredProcesses
+from gpufleet.model.time import NANOS
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.support.passes import gpu
+
+T0 = 1_700_000_000 * NANOS
+
+ONE = Process(
+    pid=2**32 - 1,
+    kinds=("compute", "graphics"),
+    start_time=2**63 - 1,
+    values={name: number / 10 or 2**64 - 1 for number, name in enumerate(PROCESS_READINGS)},
+    name="train",
+)
+OTHER = Process(
+    pid=0,
+    kinds=(),
+    start_time=None,
+    values={
+        name: Absent(Reason.NOT_REPORTED if name == "memory_bytes" else Reason.NO_DATA, f"call of {name}")
+        for name in PROCESS_READINGS
+    },
+)
+
+
+def put(store: ClickHouseStore, cluster: str, second: int, *processes: Process, device: int = 0, seq: int = 1) -> None:
+    sample = Sample(
+        view=gpu(device),
+        reader="nvml",
+        lane=Lane.FAST,
+        measured_at=T0 + second * NANOS,
+        values={"gpu_power_watts": 1.0},
+        processes=processes,
+    )
+    report = MachineReport(machine=Machine(name="n"), samples=(sample,))
+    batch = Batch(cluster=cluster, sender="s", epoch="0" * 32, seq=seq, sent_at=T0, reports=(report,))
+    accepted = Accepted(received_at=T0 + 1, reported_at=T0, machine_ids=("m",), batch=to_wire(batch))
+    store.write([accepted], f"{cluster}-{seq}")
+
+
+def ask(store: ClickHouseStore, cluster: str, **changes: object) -> tuple[StoredProcesses, ...]:
+    whole = ProcessQuestion(cluster=cluster, machine="m", start=T0, end=T0 + 1000 * NANOS)
+    return store.processes(msgspec.structs.replace(whole, **changes))
+
+
+def test_a_table_comes_back_as_it_was(store: ClickHouseStore, cluster: str) -> None:
+    put(store, cluster, 5, OTHER, ONE)
+    (found,) = ask(store, cluster)
+    assert (found.view, found.reader, found.measured_at, found.received_at) == (
+        gpu(0).key,
+        "nvml",
+        T0 + 5 * NANOS,
+        T0 + 1,
+    )
+    assert (found.total, sorted(found.processes, key=lambda one: one.pid)) == (2, [OTHER, ONE])
+
+
+def test_the_newest_of_each_device_within_the_time(store: ClickHouseStore, cluster: str) -> None:
+    for seq, (second, device, who) in enumerate([(1, 0, [ONE]), (9, 0, []), (5, 1, [ONE]), (4, 0, [OTHER])], start=1):
+        put(store, cluster, second, *who, device=device, seq=seq)
+    first, second_ = gpu(0).key, gpu(1).key
+    assert [(one.view, one.total) for one in ask(store, cluster)] == [(first, 0), (second_, 1)]
+    before = ask(store, cluster, end=T0 + 9 * NANOS)
+    assert [(one.view, one.processes) for one in before] == [(first, (OTHER,)), (second_, (ONE,))]
+    assert [one.view for one in ask(store, cluster, view=second_)] == [second_]
+    assert ask(store, cluster, start=T0 + 10 * NANOS) == ()
+    assert ask(store, cluster, machine="other") == ()
+
+
+def test_what_is_written_twice_is_there_once(store: ClickHouseStore, cluster: str) -> None:
+    put(store, cluster, 1, ONE)
+    put(store, cluster, 1, ONE, seq=2)
+    assert len(ask(store, cluster)) == 1
