@@ -11,6 +11,7 @@ from gpufleet.doctor.check import Check, Verdict
 from gpufleet.doctor.dcgm import examine_engine
 from gpufleet.simulate.dcgm.engine import SimulatedEngine
 from gpufleet.simulate.dcgm.state import EngineState, Fault
+from gpufleet.simulate.dcgm.values import PROFILING
 from gpufleet.wiring.clock import SystemClock
 
 
@@ -74,3 +75,32 @@ async def test_a_lost_gpu_fails_nothing_and_is_counted(tmp_path: Path) -> None:
     state.gpus[1].statuses = dict.fromkeys(set(state.gpus[1].values) - {54, 57}, -18)
     checks, _ = await examine(tmp_path, state)
     assert "gpu_lost" in checks["readings, fast"].found
+
+
+async def test_what_it_supports_is_told(tmp_path: Path) -> None:
+    state = EngineState.cut(2)
+    state.unknown = frozenset({1523, *range(1600, 1613)})
+    checks, asked = await examine(tmp_path, state)
+    assert checks["profiling"].verdict is Verdict.OK
+    assert checks["profiling"].found == "all 16 readings"
+    assert checks["XIDs"].verdict is Verdict.OK
+    assert checks["MIG devices"].found == "3: 3g.71gb, 1c.4g.71gb, 3c.4g.71gb"
+    assert "not 1523, 1600, 1601" in checks["fields"].found
+    assert set(asked) <= READ_ONLY
+
+
+@pytest.mark.parametrize(("code", "word"), [(-54, "resume"), (-17, "RestrictProfiling"), (-33, "proprietary")])
+async def test_who_holds_profiling_is_told(code: int, word: str, tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.unwatchable = dict.fromkeys(PROFILING, code)
+    checks, _ = await examine(tmp_path, state)
+    assert checks["profiling"].verdict is Verdict.WARNING
+    assert word in checks["profiling"].mend
+    assert checks["readings, fast"].verdict is Verdict.OK
+
+
+async def test_an_engine_that_refuses_to_watch_xids(tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.unwatchable = {230: -6}
+    checks, _ = await examine(tmp_path, state)
+    assert checks["XIDs"].verdict is Verdict.WARNING

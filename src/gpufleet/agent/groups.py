@@ -26,7 +26,7 @@ GROUPED: dict[str, float] = {
 }
 """Kinds that are told more than once, and within how many seconds that is one event."""
 
-_ORDER = ("kmsg", "nvml")
+_ORDER = ("kmsg", "nvml", "dcgm")
 
 
 class Group(msgspec.Struct):

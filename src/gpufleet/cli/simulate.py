@@ -1,28 +1,44 @@
 """`gpufleet simulate`: stand-ins to try readers on."""
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from gpufleet.simulate.dcgm.state import EngineState
 
 simulate_app = typer.Typer(no_args_is_help=True, help="Stand-ins for what gpufleet reads; nothing of them is real.")
 
 
 @simulate_app.command("dcgm")
 def simulate_dcgm(
-    address: Annotated[str, typer.Argument(help="Where to listen: tcp://HOST:PORT or unix:///PATH.")],
+    address: Annotated[
+        str, typer.Argument(help="Where to listen: tcp://HOST:PORT, unix:///PATH or, in a guest, vsock://CID:PORT.")
+    ],
     gpus: Annotated[int, typer.Option(min=0, max=32, help="How many H200s it has.")] = 8,
     dcgm_version: Annotated[str, typer.Option(help="Which version of DCGM it says it is.")] = "4.5.3",
+    mig: Annotated[bool, typer.Option(help="Cut the first GPU into three MIG devices.")] = False,
     vgpu_guest: Annotated[bool, typer.Option(help="Be the engine inside a vGPU guest, with one GPU.")] = False,
+    base_units: Annotated[bool, typer.Option(help="Know clocks, energy and the like by their newer ids only.")] = False,
+    no_profiling: Annotated[bool, typer.Option(help="Refuse to watch profiling fields.")] = False,
+    clock_ahead: Annotated[float, typer.Option(help="Seconds by which its clock is ahead.")] = 0.0,
     fault: Annotated[list[str] | None, typer.Option(help="How it misbehaves; may be given again.")] = None,
 ) -> None:
     """Answer as a DCGM host engine does, until Ctrl-C."""
-    from gpufleet.simulate.dcgm.state import EngineState, Fault, SimulatedGpu, vgpu_guest_values
+    from gpufleet.simulate.dcgm.state import PROFILING_NOT_SUPPORTED, EngineState, Fault, SimulatedGpu
+    from gpufleet.simulate.dcgm.values import BASE_UNITS, PROFILING, in_base_units, vgpu_guest_values
 
-    state = EngineState.healthy(gpus)
+    state = EngineState.cut(gpus) if mig and gpus else EngineState.healthy(gpus)
     if vgpu_guest:
         state = EngineState(gpus={0: SimulatedGpu(vgpu_guest_values())})
-    state.version = dcgm_version
+    if base_units:
+        state.unknown = frozenset(BASE_UNITS)
+        for gpu in state.gpus.values():
+            gpu.values = in_base_units(gpu.values)
+    if vgpu_guest or no_profiling:
+        state.unwatchable = dict.fromkeys(PROFILING, PROFILING_NOT_SUPPORTED)
+    state.version, state.clock_ahead = dcgm_version, round(clock_ahead * 1e6)
     known = [str(one) for one in Fault]
     for one in fault or ():
         if one not in known:
@@ -31,22 +47,13 @@ def simulate_dcgm(
     asyncio.run(_serve(address, state))
 
 
-async def _serve(address: str, state: object) -> None:
-    from gpufleet.simulate.dcgm.engine import SimulatedEngine
-    from gpufleet.simulate.dcgm.state import EngineState
+async def _serve(address: str, state: "EngineState") -> None:
+    from gpufleet.simulate.dcgm.listen import listen
 
-    assert isinstance(state, EngineState)
-    engine = SimulatedEngine(state)
-    scheme, _, place = address.partition("://")
-    host, _, port = place.rpartition(":")
-    if scheme == "unix" and place.startswith("/"):
-        server = await asyncio.start_unix_server(engine.serve, place)
-    elif scheme == "tcp" and host and port.isdigit() and int(port) < 65536:
-        server = await asyncio.start_server(engine.serve, host, int(port))
-        name = server.sockets[0].getsockname()
-        address = f"tcp://{name[0]}:{name[1]}"
-    else:
-        raise typer.BadParameter(f"{address!r} is no address to listen at: write tcp://HOST:PORT or unix:///PATH")
+    try:
+        server, address = await listen(address, state)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     print(f"a simulated DCGM {state.version} with {len(state.gpus)} GPUs listens at {address}", flush=True)
     async with server:
         await server.serve_forever()

@@ -69,7 +69,7 @@ KINDS: dict[str, KindRow] = {
     for row in (
         KindRow(_K.XID, "The driver reported an error of the GPU", "the XID",
                 ("name", "class", "action", "sources", "count", "message", "pid", "process", "gpu_instance",
-                 "compute_instance", "recovery"), f"{_LOG}, {_NVML}"),
+                 "compute_instance", "recovery"), f"{_LOG}, {_NVML}, DCGM"),
         KindRow(_K.SXID, "The driver reported an error of an NVSwitch", "the SXID",
                 ("pci_address", "switch", "severity", "link", "message"), _LOG),
         KindRow(_K.GPU_LOST, "The GPU does not answer on the bus any more", "", ("call", "message"),

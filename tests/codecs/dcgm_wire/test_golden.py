@@ -35,7 +35,7 @@ def test_every_golden_line_is_used() -> None:
 @pytest.mark.parametrize(("name", "field", "value"), [("fv", 252, 20000), ("fvd", 155, 35.686)])
 def test_a_value_is_the_golden_one(name: str, field: int, value: float) -> None:
     expected = FieldValue(Entity(GPU, 0), field, 0, 1_700_000_000_000_000, value)
-    assert decode_values(bytes.fromhex(GOLDEN[name])) == [expected]
+    assert decode_values(bytes.fromhex(GOLDEN[name]), 1) == [expected]
     assert encode_value(expected).hex() == GOLDEN[name]
 
 

@@ -13,10 +13,12 @@ from gpufleet.codecs.dcgm_wire.codes import blank_of
 from gpufleet.codecs.dcgm_wire.commands import (
     ENTITIES,
     FIELDS_CREATE,
+    GROUP_CREATE,
     HIERARCHY,
     HISTORY,
     LADDER,
     MODULE,
+    VERSION,
     Command,
     Latest,
 )
@@ -34,6 +36,7 @@ from gpufleet.codecs.dcgm_wire.values import (
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import WireError, WireLimitError
 
+MOST = 10_000
 READERS: list[Callable[[bytes], object]] = [
     replies.read_version,
     replies.read_entities,
@@ -41,8 +44,8 @@ READERS: list[Callable[[bytes], object]] = [
     replies.read_gpu_status,
     replies.read_group,
     replies.read_fields,
-    replies.read_history,
-    *((lambda body, form=form: replies.read_latest(form, body)) for form in LADDER),
+    lambda body: replies.read_history(body, MOST),
+    *((lambda body, form=form: replies.read_latest(form, body, MOST)) for form in LADDER),
 ]
 VALUES = st.builds(
     FieldValue,
@@ -66,20 +69,20 @@ def body_of(command: Command, size: int, *parts: tuple[int, bytes]) -> bytes:
 def test_values_come_back_as_they_were_sent(values: list[FieldValue], form: Latest) -> None:
     buffer = b"".join(map(encode_value, values))
     body = body_of(form.command, form.fixed, (form.fixed - 4, struct.pack("<I", len(buffer)))) + buffer
-    assert replies.read_latest(form, body) == values
+    assert replies.read_latest(form, body, 20) == values
     assert replies.read_result(form.command, body) == 0
 
 
 def test_what_follows_a_buffer_is_not_read() -> None:
     form, buffer = LADDER[0], encode_value(FieldValue(Entity(GPU, 1), 252, 0, 1, 5))
     body = body_of(form.command, form.fixed, (form.fixed - 4, struct.pack("<I", len(buffer)))) + buffer + b"\xff" * 100
-    assert len(replies.read_latest(form, body)) == 1
+    assert len(replies.read_latest(form, body, 1)) == 1
 
 
 def test_history() -> None:
     buffer = b"".join(encode_value(FieldValue(Entity(GPU, 1), 230, 0, at, 79)) for at in (1, 2))
     body = body_of(HISTORY, 72, (60, struct.pack("<iiI", 2, -31, len(buffer)))) + buffer
-    assert [value.microseconds for value in replies.read_history(body)] == [1, 2]
+    assert [value.microseconds for value in replies.read_history(body, 2)] == [1, 2]
     assert replies.read_result(HISTORY, body) == -31
 
 
@@ -89,8 +92,8 @@ def test_version_entities_and_groups() -> None:
     assert replies.read_version(said) == {"version": "4.6.0", "arch": "x86_64", "buildtype": "Release"}
     listed = body_of(ENTITIES, ENTITIES.size, (28, struct.pack("<3I", 4, 0, 7)), (4124, struct.pack("<I", 3)))
     assert replies.read_entities(listed) == [4, 0, 7]
-    fields = body_of(FIELDS_CREATE, FIELDS_CREATE.size, (32, struct.pack("<Q", 2**40)), (552, struct.pack("<i", -1)))
-    assert replies.read_fields(fields) == 2**40
+    fields = body_of(FIELDS_CREATE, FIELDS_CREATE.size, (32, struct.pack("<Q", 2**31)), (552, struct.pack("<i", -1)))
+    assert replies.read_fields(fields) == 2**31
     assert replies.read_result(FIELDS_CREATE, fields) == -1
 
 
@@ -126,7 +129,7 @@ def test_a_record_whose_length_lies_is_refused(length: int) -> None:
     record = bytearray(encode_value(FieldValue(Entity(GPU, 0), 252, 0, 1, 5)))
     record[:2] = struct.pack("<H", length)
     with pytest.raises(WireError, match="a record of"):
-        decode_values(bytes(record))
+        decode_values(bytes(record), 1)
 
 
 def test_records_are_bounded() -> None:
@@ -150,7 +153,7 @@ def test_nothing_but_the_declared_error(reader: Callable[[bytes], object], data:
 def test_a_wild_buffer_is_refused_or_read(form: Latest, buffer: bytes, size: int) -> None:
     body = body_of(form.command, form.fixed, (form.fixed - 4, struct.pack("<I", size))) + buffer
     try:
-        assert all(isinstance(value, FieldValue) for value in replies.read_latest(form, body))
+        assert all(isinstance(value, FieldValue) for value in replies.read_latest(form, body, MOST))
     except WireError:
         return
 
@@ -194,3 +197,36 @@ def test_frames() -> None:
 )
 def test_what_looks_like_a_value_and_is_none(value: float | str, reason: Reason | None) -> None:
     assert blank_of(value) is reason
+
+
+@pytest.mark.parametrize(
+    ("reader", "command", "at"), [(replies.read_group, GROUP_CREATE, 1056), (replies.read_fields, FIELDS_CREATE, 32)]
+)
+def test_an_id_that_fits_nowhere_else_is_refused(reader: Callable[[bytes], object], command: Command, at: int) -> None:
+    assert reader(body_of(command, command.size, (at, struct.pack("<Q", 2**32 - 1)))) == 2**32 - 1
+    with pytest.raises(WireError, match="longer than 32 bits"):
+        reader(body_of(command, command.size, (at, struct.pack("<Q", 2**32))))
+
+
+@given(st.binary(max_size=200), st.integers(0, 200), st.integers(0, 5))
+def test_no_more_values_than_were_asked_for(tail: bytes, size: int, most: int) -> None:
+    body = body_of(HISTORY, 72, (68, struct.pack("<I", size))) + tail
+    try:
+        assert len(replies.read_history(body, most)) <= most
+    except WireError:
+        return
+
+
+@given(st.sampled_from([VERSION, ENTITIES, HIERARCHY]), st.binary(min_size=100, max_size=600), st.data())
+def test_structs_with_wild_content(command: Command, noise: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(MODULE.size, command.size - 1))
+    body = bytearray(body_of(command, command.size))
+    body[at : at + len(noise)] = noise[: command.size - at]
+    reader = {VERSION: replies.read_version, ENTITIES: replies.read_entities, HIERARCHY: replies.read_hierarchy}[
+        command
+    ]
+    try:
+        found = reader(bytes(body))
+    except WireError:
+        return
+    assert len(found) <= 1024

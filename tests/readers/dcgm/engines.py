@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from gpufleet.channels.stream.dialers import UnixDialer
+from gpufleet.model.view import Side
+from gpufleet.ports import Clock
 from gpufleet.readers.dcgm.reader import DcgmReader
 from gpufleet.simulate.dcgm.engine import SimulatedEngine
 from gpufleet.simulate.dcgm.state import EngineState
@@ -14,7 +16,13 @@ from gpufleet.wiring.clock import SystemClock
 
 @contextlib.asynccontextmanager
 async def reading(
-    folder: Path, state: EngineState, *, reply_seconds: float = 5.0
+    folder: Path,
+    state: EngineState,
+    *,
+    reply_seconds: float = 5.0,
+    side: Side = Side.HOST,
+    profiling: bool = True,
+    clock: Clock | None = None,
 ) -> AsyncIterator[tuple[DcgmReader, SimulatedEngine]]:
     """Serve the state on a Unix socket; give a reader of it."""
     engine = SimulatedEngine(state)
@@ -27,7 +35,13 @@ async def reading(
         await engine.serve(reader, writer)
 
     server = await asyncio.start_unix_server(serve, folder / "engine")
-    reader = DcgmReader(UnixDialer(folder / "engine"), SystemClock(), reply_seconds=reply_seconds)
+    reader = DcgmReader(
+        UnixDialer(folder / "engine"),
+        clock or SystemClock(),
+        side=side,
+        profiling=profiling,
+        reply_seconds=reply_seconds,
+    )
     try:
         yield reader, engine
     finally:

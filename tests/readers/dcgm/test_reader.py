@@ -11,8 +11,16 @@ from gpufleet.model.errors import ReaderError
 from gpufleet.model.reading import Sample
 from gpufleet.model.round import Round
 from gpufleet.model.view import Side, ViewKind
-from gpufleet.readers.dcgm.mapping import ROWS
-from gpufleet.simulate.dcgm.state import EngineState, Fault, SimulatedGpu, healthy_values, vgpu_guest_values
+from gpufleet.readers.dcgm.mapping import activity
+from gpufleet.readers.dcgm.mapping.device import ROWS
+from gpufleet.simulate.dcgm.state import PROFILING_NOT_SUPPORTED, EngineState, Fault, SimulatedGpu
+from gpufleet.simulate.dcgm.values import (
+    BASE_UNITS,
+    PROFILING,
+    healthy_values,
+    in_base_units,
+    vgpu_guest_values,
+)
 from tests.readers.dcgm.engines import reading
 
 LANES = (Lane.STATIC, Lane.FAST, Lane.SLOW)
@@ -28,9 +36,16 @@ def of_machine(found: Round) -> Sample:
     return sample
 
 
+def by_label(sample: Sample, metric: str) -> dict[str, object]:
+    return {dim.labels[0]: dim.value for dim in sample.dims if dim.metric == metric}
+
+
 def test_every_row_names_the_field_that_the_catalogue_names() -> None:
-    for row in ROWS:
-        assert row.field in CATALOGUE[row.metric].dcgm, row.metric
+    for row in (*ROWS, *activity.ROWS):
+        assert {row.field, *(row.base[:1] if row.base else ())} <= set(CATALOGUE[row.metric].dcgm), row.metric
+    named = {field for metric in CATALOGUE.values() for field in metric.dcgm}
+    read = {row.field for row in (*ROWS, *activity.ROWS)} | {row.base[0] for row in ROWS if row.base}
+    assert named - read == {57, 230, 526}  # addresses name GPUs, XIDs are events, licences a vGPU guest's
 
 
 async def test_values_are_the_engines_in_the_catalogues_units(tmp_path: Path) -> None:
@@ -71,14 +86,35 @@ async def test_values_are_the_engines_in_the_catalogues_units(tmp_path: Path) ->
         "gpu_pcie_link_width": 15,
         "gpu_pcie_replays_total": 5,
         "gpu_state": "ok",
+        "gpu_graphics_activity_ratio": 0.78,
+        "gpu_sm_activity_ratio": 0.69,
+        "gpu_sm_occupancy_ratio": 0.34,
+        "gpu_tensor_activity_ratio": 0.47,
+        "gpu_dram_activity_ratio": 0.3,
+        "gpu_fp64_activity_ratio": 0.0,
+        "gpu_fp32_activity_ratio": 0.14,
+        "gpu_fp16_activity_ratio": 0.09,
+        "gpu_tensor_integer_activity_ratio": 0.05,
+        "gpu_tensor_half_activity_ratio": 0.41,
+        "gpu_tensor_fp64_activity_ratio": 0.0,
+        "gpu_integer_activity_ratio": 0.12,
+        "gpu_pcie_transmit_bytes_per_second": 1_200_003.0,
+        "gpu_pcie_receive_bytes_per_second": 2_300_003.0,
+        "gpu_nvlink_transmit_bytes_per_second": 34_000_003.0,
+        "gpu_nvlink_receive_bytes_per_second": 45_000_003.0,
     }
-    assert fast.values == expected
+    assert fast.values == pytest.approx(expected)
     active = {dim.labels[0]: dim.value for dim in fast.dims if dim.metric == "gpu_clock_event_active"}
     assert active["sw_power_cap"] == 1
     assert sum(value for value in active.values() if isinstance(value, int)) == 1
     (fan,) = [dim.value for dim in fast.dims if dim.metric == "gpu_fan_speed_ratio"]
     assert fan == Absent(Reason.NOT_SUPPORTED, "DCGM 191")
-    assert of_gpu(rounds[Lane.SLOW], 1).values == {
+    slow = of_gpu(rounds[Lane.SLOW], 1)
+    assert slow.values == {
+        "gpu_power_requested_limit_watts": 695.0,
+        "gpu_recovery_action": "none",
+        "gpu_retired_pages_pending": Absent(Reason.NOT_SUPPORTED, "DCGM 392"),
+        "gpu_driver_events_watched": 1,
         "gpu_ecc_corrected_lifetime_errors_total": 18,
         "gpu_ecc_uncorrected_lifetime_errors_total": 3,
         "gpu_remapped_rows_correctable": 9,
@@ -87,7 +123,18 @@ async def test_values_are_the_engines_in_the_catalogues_units(tmp_path: Path) ->
         "gpu_row_remap_failed": 0,
         "gpu_mig_mode": "disabled",
     }
-    assert of_gpu(rounds[Lane.STATIC], 7).values == {
+    assert by_label(slow, "gpu_row_remap_banks") == {"max": 2558, "high": 1, "partial": 0, "low": 0, "none": 0}
+    held_down = by_label(slow, "gpu_clock_event_seconds_total")
+    assert (held_down["sw_power_cap"], held_down["board_limit"], held_down["sw_thermal"]) == (5.000000001, 1.5, 0.25)
+    static = of_gpu(rounds[Lane.STATIC], 7)
+    thresholds = {"slowdown": 89.0, "shutdown": 92.0, "memory_max": 95.0, "gpu_max": 87.0}
+    assert by_label(static, "gpu_temperature_threshold_celsius") == thresholds
+    assert static.values == {
+        "gpu_power_limit_min_watts": 200.0,
+        "gpu_power_limit_max_watts": 700.0,
+        "gpu_memory_clock_max_hertz": 3_201_000_000,
+        "gpu_ecc_mode": "enabled",
+        "gpu_ecc_mode_pending": "enabled",
         "gpu_power_default_limit_watts": 700.0,
         "gpu_sm_clock_max_hertz": 1_995_000_000,
         "gpu_pcie_link_generation_max": 5,
@@ -101,7 +148,13 @@ async def test_values_are_the_engines_in_the_catalogues_units(tmp_path: Path) ->
         "gpu_minor_number": "7",
         "gpu_pci_address": "0000:0c:00.0",
     }
-    assert of_machine(rounds[Lane.STATIC]).values == {"dcgm_version": "4.5.3", "dcgm_compatibility": "first_choice"}
+    assert of_machine(rounds[Lane.STATIC]).values == {
+        "dcgm_version": "4.5.3",
+        "dcgm_compatibility": "first_choice",
+        "nvidia_driver_version": "580.105.08",
+        "nvidia_library_version": "13.580.105.08",
+        "nvidia_cuda_version": "13.0",
+    }
 
 
 async def test_the_guests_clock_is_told_and_not_used(tmp_path: Path) -> None:
@@ -118,12 +171,16 @@ async def test_the_guests_clock_is_told_and_not_used(tmp_path: Path) -> None:
 
 
 async def test_a_vgpu_guest_says_what_it_cannot_see(tmp_path: Path) -> None:
-    async with reading(tmp_path, EngineState(gpus={0: SimulatedGpu(vgpu_guest_values())})) as (reader, _):
+    state = EngineState(gpus={0: SimulatedGpu(vgpu_guest_values())})
+    state.unwatchable = dict.fromkeys(PROFILING, PROFILING_NOT_SUPPORTED)
+    async with reading(tmp_path, state) as (reader, _):
         rounds = {lane: await reader.read(lane) for lane in LANES}
     fast = of_gpu(rounds[Lane.FAST], 0).values
     assert fast["gpu_memory_total_bytes"] == 20_480 << 20
     assert fast["gpu_utilization_ratio"] == 0.87
-    for hidden in ("gpu_temperature_celsius", "gpu_power_watts", "gpu_energy_joules_total", "gpu_pcie_link_width"):
+    assert of_gpu(rounds[Lane.SLOW], 0).values["vgpu_license_state"] == "licensed"
+    hidden_ones = ("gpu_temperature_celsius", "gpu_power_watts", "gpu_energy_joules_total", "gpu_pcie_link_width")
+    for hidden in (*hidden_ones, "gpu_sm_activity_ratio", "gpu_pcie_receive_bytes_per_second"):
         absent = fast[hidden]
         assert isinstance(absent, Absent)
         assert absent.reason is Reason.NOT_IN_GUEST, hidden
@@ -209,42 +266,36 @@ async def test_an_engine_without_gpus(tmp_path: Path) -> None:
     assert caught.value.absence is Reason.NO_SUPPORTED_GPU
 
 
-@pytest.mark.parametrize("fault", [Fault.REORDER, Fault.NOTIFY, Fault.TRICKLE])
-async def test_an_odd_engine_is_read_all_the_same(fault: Fault, tmp_path: Path) -> None:
-    state = EngineState.healthy(2)
-    state.faults.add(fault)
+@pytest.mark.parametrize("fail_all", [False, True])
+async def test_an_engine_that_knows_fields_by_their_newer_ids_only(fail_all: bool, tmp_path: Path) -> None:
+    state = EngineState(gpus={0: SimulatedGpu(in_base_units(healthy_values(0)))})
+    state.unknown, state.unknown_fail_all = frozenset({*BASE_UNITS, 1523}), fail_all
     async with reading(tmp_path, state) as (reader, _):
-        assert of_gpu(await reader.read(Lane.FAST), 1).values["gpu_power_watts"] == 313.25
+        rounds = {lane: await reader.read(lane) for lane in LANES}
+    fast = of_gpu(rounds[Lane.FAST], 0).values
+    assert fast["gpu_sm_clock_hertz"] == 1_980_000_000
+    assert fast["gpu_energy_joules_total"] == pytest.approx(123_456.789)
+    assert fast["gpu_bar1_total_bytes"] == 262_144 << 20
+    assert of_gpu(rounds[Lane.STATIC], 0).values["gpu_memory_clock_max_hertz"] == 3_201_000_000
+    unknown = of_gpu(rounds[Lane.SLOW], 0).values["gpu_recovery_action"]
+    assert unknown == Absent(Reason.NOT_IN_DRIVER, "DCGM 1523: the engine does not know it")
 
 
-BROKEN = {
-    Fault.WRONG_MAGIC: "not DCGM's",
-    Fault.NO_REPLY: "no answer in 0.2 s",
-    Fault.VERSION_MISMATCH: "none of the forms",
-    Fault.ZERO_RECORD: "a record of 0 bytes",
-    Fault.LONG_RECORD: "a record of 65535 bytes",
-    Fault.LONG_BODY: "2147483647 bytes",
-    Fault.SHORT_BODY: "a reply of 30 bytes",
-    Fault.LYING_COUNT: "5000",
-    Fault.FLOOD: "none was the answer",
-    Fault.HANG_UP: "ended",
-}
+async def test_an_engine_that_is_not_spoken_tells_its_version_all_the_same(tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.faults.add(Fault.UNKNOWN_VERSION)
+    async with reading(tmp_path, state) as (reader, _):
+        with pytest.raises(ReaderError, match=r"DCGM 9\.0\.0 is not spoken") as caught:
+            await reader.read(Lane.STATIC)
+    assert caught.value.round is not None
+    assert of_machine(caught.value.round).values == {"dcgm_version": "9.0.0", "dcgm_compatibility": "incompatible"}
 
 
-@pytest.mark.parametrize("fault", BROKEN)
-async def test_a_broken_engine_costs_its_reader_a_pass_and_no_more(fault: Fault, tmp_path: Path) -> None:
-    state = EngineState.healthy(2)
-    async with reading(tmp_path, state, reply_seconds=0.2) as (reader, _):
-        for _ in range(2):
-            state.faults = {fault}
-            with pytest.raises(ReaderError, match=BROKEN[fault]):
-                await reader.read(Lane.STATIC)
-            state.faults = set()
-            assert of_gpu(await reader.read(Lane.FAST), 1).values["gpu_power_watts"] == 313.25
-
-
-def test_every_fault_is_tried() -> None:
-    assert set(Fault) == {*BROKEN, Fault.REORDER, Fault.NOTIFY, Fault.TRICKLE}
+async def test_a_guests_engine_tells_of_a_guest(tmp_path: Path) -> None:
+    async with reading(tmp_path, EngineState.healthy(1), side=Side.GUEST) as (reader, _):
+        view = of_gpu(await reader.read(Lane.FAST), 0).view
+    assert view is not None
+    assert view.side is Side.GUEST
 
 
 async def test_an_engine_that_was_restarted_is_asked_anew(tmp_path: Path) -> None:

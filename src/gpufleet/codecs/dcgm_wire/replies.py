@@ -52,6 +52,10 @@ def read_result(command: Command, body: bytes) -> int:
     return int(_I32.unpack_from(_body(command, body, RESULT_AT[command.number] + 4), RESULT_AT[command.number])[0])
 
 
+def read_nothing(_: bytes) -> None:
+    """Take a reply that says nothing but its result."""
+
+
 def read_version(body: bytes) -> dict[str, str]:
     """Return what the engine says of its build: `version`, `arch`, `buildtype`, ... as it names them."""
     text = _body(VERSION, body, VERSION.size)[28:540].partition(b"\0")[0].decode("utf-8", "replace")
@@ -88,23 +92,31 @@ def read_gpu_status(body: bytes) -> int:
 
 
 def read_group(body: bytes) -> int:
-    """Return the id of a new group of entities."""
-    return int(_U64.unpack_from(_body(GROUP_CREATE, body, GROUP_CREATE.size), 1056)[0])
+    """Return the id of a new group of entities. Raises WireError for one that no other command has room for."""
+    return _id(GROUP_CREATE, _body(GROUP_CREATE, body, GROUP_CREATE.size), 1056)
 
 
 def read_fields(body: bytes) -> int:
-    """Return the id of a new group of fields."""
-    return int(_U64.unpack_from(_body(FIELDS_CREATE, body, FIELDS_CREATE.size), 32)[0])
+    """Return the id of a new group of fields. Raises WireError for one that no other command has room for."""
+    return _id(FIELDS_CREATE, _body(FIELDS_CREATE, body, FIELDS_CREATE.size), 32)
 
 
-def read_latest(form: Latest, body: bytes) -> list[FieldValue]:
-    """Return the values. Raises WireError if the buffer is not what the engine says it is."""
-    return decode_values(_buffer(form.command, body, form.fixed))
+def read_latest(form: Latest, body: bytes, most: int) -> list[FieldValue]:
+    """Return the values. Raises WireError if the buffer is not what the engine says, or has more than `most`."""
+    return decode_values(_buffer(form.command, body, form.fixed), most)
 
 
-def read_history(body: bytes) -> list[FieldValue]:
-    """Return the samples. Raises WireError if the buffer is not what the engine says it is."""
-    return decode_values(_buffer(HISTORY, body, HISTORY_FIXED))
+def read_history(body: bytes, most: int) -> list[FieldValue]:
+    """Return the samples. Raises WireError as `read_latest`."""
+    return decode_values(_buffer(HISTORY, body, HISTORY_FIXED), most)
+
+
+def _id(command: Command, body: bytes, at: int) -> int:
+    """Return an id: 64 bits where it is made, 32 where it is used."""
+    found = int(_U64.unpack_from(body, at)[0])
+    if found > 0xFFFF_FFFF:
+        raise WireError(command.name, f"an id of {found}, which is longer than 32 bits")
+    return found
 
 
 def _body(command: Command, body: bytes, least: int) -> bytes:

@@ -43,7 +43,7 @@ class FieldValue(NamedTuple):
     value: int | float | str | None
 
 
-def decode_values(buffer: bytes, most: int = 200_000) -> list[FieldValue]:
+def decode_values(buffer: bytes, most: int) -> list[FieldValue]:
     """Decode records until the buffer ends.
 
     Raises:

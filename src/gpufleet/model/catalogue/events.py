@@ -41,7 +41,7 @@ EVENT_METRICS = (
            absent_when=(_NOBODY,)),
     Metric(id=465, name=DRIVER_EVENTS, kind=MetricKind.GAUGE, type=ValueType.INT, low=0, high=1,
            help="1 if the driver tells this agent of XIDs as they happen, else 0",
-           subjects=_GPU, lane=Lane.SLOW, storage=Storage.TAIL, nvml=("nvmlDeviceRegisterEvents",)),
+           subjects=_GPU, lane=Lane.SLOW, storage=Storage.TAIL, nvml=("nvmlDeviceRegisterEvents",), dcgm=(230,)),
     Metric(id=466, name=LOG_LOST, kind=MetricKind.COUNTER, type=ValueType.INT, low=0,
            help="Messages of the kernel that were overwritten before this agent read them",
            subjects=(Subject.MACHINE,), lane=Lane.SLOW, storage=Storage.TAIL, kernel=("/dev/kmsg",),

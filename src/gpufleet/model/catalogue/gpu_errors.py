@@ -42,6 +42,7 @@ ERROR_METRICS = (
     row(106, "gpu_row_remap_banks", GAUGE, INT, "",
         "Memory banks, by how many spare rows are left in them",
         lane=SLOW, storage=DIM, dims=("availability",), nvml=("nvmlDeviceGetRowRemapperHistogram",),
+        dcgm=(385, 386, 387, 388, 389),
         smi=tuple(f"remapped_rows.histogram.{name}" for name in ROW_AVAILABILITY), absent=(OLD_CHIP, GUEST)),
     row(107, "gpu_remapped_rows_inactive", GAUGE, INT, "",
         "Row remaps that are recorded and not in force before the next reset, by cause",

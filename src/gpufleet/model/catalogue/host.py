@@ -230,7 +230,7 @@ HOST_METRICS = (
          "Clock of the engine's machine minus the reader's, at the instant of reading", "DCGM value timestamps",
          low=None),
     _row(313, "dcgm_compatibility", STATE, ENUM, "",
-         "Whether the engine knows the form of latest values that is asked first, or an older or newer one",
-         "DCGM ENTITIES_GET_LATEST", lane=STATIC, low=None, states=("first_choice", "fallback")),
+         "Whether the engine knows the form of latest values that is asked first, only an older or newer one, or none",
+         "DCGM ENTITIES_GET_LATEST", lane=STATIC, low=None, states=("first_choice", "fallback", "incompatible")),
 )
 # fmt: on

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from gpufleet.codecs.dcgm_wire.replies import read_result
 from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError, GpufleetError, WireError
 from gpufleet.ports import Dialer, Stream
+from gpufleet.readers.dcgm.patience import Patience
 
 REPLY_SECONDS = 5.0
 """How long a reply may take. An engine does not answer some malformed or denied requests at all."""
@@ -44,17 +46,38 @@ class EngineClient:
     `connection` counts connections, so that a caller notices that what it set up is gone.
     """
 
-    def __init__(self, dialer: Dialer, *, reply_seconds: float = REPLY_SECONDS) -> None:
+    def __init__(
+        self, dialer: Dialer, *, reply_seconds: float = REPLY_SECONDS, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Prepare it; nothing is dialled yet.
+
+        Args:
+            dialer: to the engine.
+            reply_seconds: how long a reply may take.
+            monotonic: the clock that waits are measured by.
+        """
         self._dialer = dialer
+        self._patience = Patience(monotonic)
         self._reply_seconds = reply_seconds
         self._stream: Stream | None = None
         self._numbers = itertools.cycle(range(1, 2**31))
         self.connection = 0
 
     async def open(self) -> int:
-        """Connect unless that has been done; return the number of the connection. Raises ChannelError."""
+        """Connect unless that has been done; return the number of the connection.
+
+        Raises:
+            ChannelError: if it cannot be done; or if it could not lately, in the words of then: an engine that fails
+                again and again is not dialled at every question.
+            WireError: so too, where the engine spoke and was not understood.
+        """
         if self._stream is None:
-            self._stream = await self._dialer.dial()
+            self._patience.check()
+            try:
+                self._stream = await self._dialer.dial()
+            except ChannelError as error:
+                self._patience.failed(error)
+                raise
             self.connection += 1
         return self.connection
 
@@ -78,6 +101,7 @@ class EngineClient:
             async with asyncio.timeout(self._reply_seconds):
                 await self._stream.send(request(number))
                 status, body = await self._reply(self._stream, number)
+            self._patience.worked()
             if status != OK:
                 raise EngineError(command.name, status)
             if command.number in RESULT_AT and (result := read_result(command, body)) != OK:
@@ -87,8 +111,13 @@ class EngineClient:
             raise
         except TimeoutError:
             await self.close()
-            words = f"{command.name}: no answer in {self._reply_seconds:g} s"
-            raise ChannelError(words, ChannelProblem.TIMEOUT) from None
+            late = ChannelError(f"{command.name}: no answer in {self._reply_seconds:g} s", ChannelProblem.TIMEOUT)
+            self._patience.failed(late)
+            raise late from None
+        except (ChannelError, WireError) as error:
+            await self.close()
+            self._patience.failed(error)
+            raise
         except BaseException:  # cancelled in the middle of a frame, too: what comes next could not be told from it
             await self.close()
             raise

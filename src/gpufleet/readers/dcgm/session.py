@@ -1,21 +1,38 @@
-"""What holds for one connection to an engine: its version, its GPUs, and the form in which it tells latest values."""
+"""What holds for one connection to an engine: its version, its GPUs, how it tells values, what it does not know."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpufleet.codecs.dcgm_wire import commands, replies, requests
-from gpufleet.codecs.dcgm_wire.codes import FUNCTION_NOT_FOUND, INSUFFICIENT_SIZE, VERSION_MISMATCH
+from gpufleet.codecs.dcgm_wire.codes import (
+    BAD_PARAMETER,
+    FUNCTION_NOT_FOUND,
+    INSUFFICIENT_SIZE,
+    UNKNOWN_FIELD,
+    VERSION_MISMATCH,
+)
 from gpufleet.codecs.dcgm_wire.commands import LADDER, MAX_FIELDS, Latest
 from gpufleet.codecs.dcgm_wire.values import GPU, Entity, FieldValue
 from gpufleet.model.errors import GpufleetError
+from gpufleet.model.text import clean
 from gpufleet.readers.dcgm.client import EngineClient, EngineError
 
 SPOKEN_MAJOR = "4"
 """Major version whose structs are known."""
 
+VERSION_LETTERS = 64
+
 
 class IncompatibleError(GpufleetError):
-    """The engine is of a version that is not spoken here."""
+    """The engine is of a version that is not spoken here.
+
+    Attributes:
+        version: as it says it, or empty.
+    """
+
+    def __init__(self, words: str, version: str) -> None:
+        self.version = version
+        super().__init__(words)
 
 
 class Session(NamedTuple):
@@ -26,12 +43,14 @@ class Session(NamedTuple):
         version: of DCGM.
         form: in which it tells latest values; not the ladder's first means that others were refused.
         gpus: its GPUs, by DCGM's ids.
+        unknown: those of the fields that it was tried with which it does not know.
     """
 
     connection: int
     version: str
     form: Latest
     gpus: tuple[Entity, ...]
+    unknown: frozenset[int]
 
 
 async def start(client: EngineClient, fields: Sequence[int]) -> Session:
@@ -39,7 +58,7 @@ async def start(client: EngineClient, fields: Sequence[int]) -> Session:
 
     Args:
         client: of the engine.
-        fields: with which the forms of latest values are tried.
+        fields: all that will be asked live.
 
     Raises:
         IncompatibleError: if its version is not spoken, or it knows none of the forms.
@@ -47,12 +66,12 @@ async def start(client: EngineClient, fields: Sequence[int]) -> Session:
     """
     connection = await client.open()
     said = await client.ask(commands.VERSION, requests.ask_version, replies.read_version)
-    version = said.get("version", "")
+    version = clean(said.get("version", ""))[:VERSION_LETTERS]
     if version.partition(".")[0] != SPOKEN_MAJOR:
-        raise IncompatibleError(f"DCGM {version or 'of unknown version'} is not spoken here, {SPOKEN_MAJOR}.x is")
+        words = f"DCGM {version or 'of unknown version'} is not spoken here, {SPOKEN_MAJOR}.x is"
+        raise IncompatibleError(words, version)
     ids = await client.ask(commands.ENTITIES, lambda n: requests.ask_entities(n, GPU), replies.read_entities)
-    gpus = tuple(Entity(GPU, id_) for id_ in ids)
-    form = LADDER[0]
+    gpus = tuple(Entity(GPU, id_) for id_ in dict.fromkeys(ids))
     for form in LADDER:
         try:
             await _once(client, form, gpus[:1], fields[:1])
@@ -60,8 +79,24 @@ async def start(client: EngineClient, fields: Sequence[int]) -> Session:
             if error.code not in (FUNCTION_NOT_FOUND, VERSION_MISMATCH):
                 raise
         else:
-            return Session(connection, version, form, gpus)
-    raise IncompatibleError(f"DCGM {version} knows none of the forms of latest values that are spoken here")
+            unknown = await _unknown(client, form, gpus[:1], fields) if gpus else set()
+            return Session(connection, version, form, gpus, frozenset(unknown))
+    raise IncompatibleError(f"DCGM {version} knows none of the forms of latest values that are spoken here", version)
+
+
+async def _unknown(client: EngineClient, form: Latest, gpu: Sequence[Entity], fields: Sequence[int]) -> set[int]:
+    """Return which of the fields an engine does not know: one of them can fail a whole question."""
+    try:
+        told = await latest(client, form, gpu, fields)
+    except EngineError as error:
+        if error.code not in (UNKNOWN_FIELD, BAD_PARAMETER):
+            raise
+        if len(fields) == 1:
+            return set(fields)
+    else:
+        return {value.field for value in told if value.status == UNKNOWN_FIELD}
+    half = len(fields) // 2
+    return await _unknown(client, form, gpu, fields[:half]) | await _unknown(client, form, gpu, fields[half:])
 
 
 async def latest(
@@ -100,5 +135,5 @@ async def _once(
     return await client.ask(
         form.command,
         lambda number: requests.ask_latest(form, number, entities, fields, live=live),
-        lambda body: replies.read_latest(form, body),
+        lambda body: replies.read_latest(form, body, len(entities) * len(fields)),
     )

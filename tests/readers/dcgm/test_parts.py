@@ -1,0 +1,103 @@
+"""GPUs in MIG mode: every part is told of, by its identity, and never in a word of its GPU's."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.dcgm_wire.replies import Instance
+from gpufleet.codecs.dcgm_wire.values import COMPUTE_INSTANCE, GPU, GPU_INSTANCE, Entity
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Sample
+from gpufleet.model.round import Round
+from gpufleet.model.view import Side, ViewKind
+from gpufleet.readers.dcgm.parts import entities_of, parts_of
+from gpufleet.simulate.dcgm.state import EngineState
+from tests.readers.dcgm.engines import reading
+from tests.readers.dcgm.test_faults import values_of
+
+GPU_KEY = "gpu/GPU-5b4e07f6-3a86-4340-039d-000000000000"
+
+
+def parts(found: Round) -> dict[str, Sample]:
+    return {
+        str(one.view.instance): one for one in found.samples if one.view is not None and one.view.kind is ViewKind.MIG
+    }
+
+
+async def test_each_part_has_its_own_readings(tmp_path: Path) -> None:
+    async with reading(tmp_path, EngineState.cut(2), side=Side.GUEST) as (reader, _):
+        fast, slow = await reader.read(Lane.FAST), await reader.read(Lane.SLOW)
+    found = parts(fast)
+    assert set(found) == {"1/0@0000:05:00.0", "2/0@0000:05:00.0", "2/1@0000:05:00.0"}
+    third = found["2/1@0000:05:00.0"]
+    assert third.view is not None
+    assert (third.view.parent, third.view.side, third.view.uuid) == (GPU_KEY, Side.GUEST, None)
+    values = third.values
+    assert values["gpu_memory_used_bytes"] == 802 << 20
+    assert values["gpu_memory_total_bytes"] == 71_000 << 20
+    assert values["gpu_sm_activity_ratio"] == pytest.approx(0.80)
+    assert values["gpu_dram_activity_ratio"] == pytest.approx(0.6)  # of its GPU instance: they share the memory
+    assert values["gpu_utilization_ratio"] == Absent(Reason.NOT_IN_MIG_MODE)
+    assert (values["mig_profile"], values["mig_gpu_instance"], values["mig_compute_instance"]) == (
+        "3c.4g.71gb",
+        "2",
+        "1",
+    )
+    assert "gpu_power_watts" not in values
+    assert found["1/0@0000:05:00.0"].values["mig_profile"] == "3g.71gb"
+    assert parts(slow)["2/1@0000:05:00.0"].values == {"mig_gpu_slices": 4, "mig_compute_slices": 3}
+    assert values_of(fast)["gpu_mig_devices"] == 3
+    assert "gpu_mig_devices" not in values_of(fast, 1)
+
+
+async def test_a_part_that_tells_its_uuid_is_named_by_it(tmp_path: Path) -> None:
+    state = EngineState.cut(1)
+    state.parts[COMPUTE_INSTANCE, 0][54] = "MIG-6a3c1ac4-4b1e-5d9f-8d6a-000000000001"
+    async with reading(tmp_path, state) as (reader, _):
+        views = {one.view.key for one in (await reader.read(Lane.FAST)).samples if one.view is not None}
+    assert "mig/MIG-6a3c1ac4-4b1e-5d9f-8d6a-000000000001" in views
+
+
+async def test_parts_that_cannot_be_listed_any_more_are_absent_and_not_gone(tmp_path: Path) -> None:
+    state = EngineState.cut(1)
+    async with reading(tmp_path, state) as (reader, _):
+        await reader.read(Lane.FAST)
+        state.hierarchy_error = -3
+        found = await reader.read(Lane.FAST)
+    assert "MIG devices cannot be listed" in found.errors[0]
+    assert len(parts(found)) == 3
+    for sample in parts(found).values():
+        assert {value.reason for value in sample.values.values() if isinstance(value, Absent)} == {Reason.DRIVER_ERROR}
+        assert all(isinstance(value, Absent) for value in sample.values.values())
+    assert isinstance(values_of(found)["gpu_mig_devices"], Absent)
+    assert values_of(found)["gpu_power_watts"] == 312.25
+
+
+async def test_mig_that_is_turned_off_leaves_no_part(tmp_path: Path) -> None:
+    state = EngineState.cut(1)
+    async with reading(tmp_path, state) as (reader, _):
+        assert parts(await reader.read(Lane.FAST))
+        state.gpus[0].values |= {67: 0, 203: 50}
+        state.gpus[0].instances.clear()
+        found = await reader.read(Lane.FAST)
+    assert not parts(found)
+    assert values_of(found)["gpu_utilization_ratio"] == 0.5
+
+
+entities = st.builds(Entity, st.integers(0, 6), st.integers(0, 4))
+
+
+@given(st.lists(st.builds(Instance, entities, entities, st.just("GPU-1"), *[st.integers(0, 5)] * 5), max_size=12))
+def test_any_hierarchy_gives_parts_of_gpus_only(hierarchy: list[Instance]) -> None:
+    found = parts_of(hierarchy)
+    assert len({part.compute_instance for part in found}) == len(found)
+    for part in found:
+        assert (part.gpu.group, part.gpu_instance.group, part.compute_instance.group) == (
+            GPU,
+            GPU_INSTANCE,
+            COMPUTE_INSTANCE,
+        )
+    assert len(set(entities_of(found))) == len(entities_of(found))

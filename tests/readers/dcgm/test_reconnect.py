@@ -1,0 +1,49 @@
+"""A connection is kept; one that fails is dialled again, less and less often."""
+
+import pytest
+
+from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.channel import ChannelProblem
+from gpufleet.model.errors import ChannelError, ReaderError
+from gpufleet.ports import Stream
+from gpufleet.readers.dcgm.reader import DcgmReader
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now_ns(self) -> int:
+        return round(self.at * 1e9)
+
+    def monotonic(self) -> float:
+        return self.at
+
+
+class NobodyThere:
+    """A dialer that counts in vain."""
+
+    def __init__(self, clock: Hands) -> None:
+        self._clock = clock
+        self.dialled: list[float] = []
+
+    async def dial(self) -> Stream:
+        self.dialled.append(self._clock.at - 1000)
+        raise ChannelError("vsock://42:5555: nobody listens", ChannelProblem.NOBODY_LISTENS)
+
+
+async def test_an_engine_that_is_not_there_is_dialled_less_and_less_often() -> None:
+    clock = Hands()
+    dialer = NobodyThere(clock)
+    reader = DcgmReader(dialer, clock)
+    words = set()
+    for _ in range(300):
+        with pytest.raises(ReaderError) as caught:
+            await reader.read(Lane.EVENT)
+        words.add((caught.value.absence, str(caught.value)))
+        clock.at += 1
+    assert dialer.dialled == [0, 1, 2, 4, 8, 16, 32, 64, 124, 184, 244]
+    assert words == {(Reason.READER_FAILED, "vsock://42:5555: nobody listens")}

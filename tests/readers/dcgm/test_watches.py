@@ -1,0 +1,109 @@
+"""What the engine samples for us: ours alone, made once, given back, and absent with a reason where it is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from gpufleet.codecs.dcgm_wire.commands import READ_ONLY
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.simulate.dcgm.engine import SimulatedEngine
+from gpufleet.simulate.dcgm.state import EngineState
+from gpufleet.simulate.dcgm.values import PROFILING
+from tests.readers.dcgm.engines import reading
+from tests.readers.dcgm.test_faults import values_of
+from tests.support.waiting import wait_until_async
+
+WATCH, UNWATCH, FIELDS_CREATE, FIELDS_DESTROY, GROUP_CREATE, GROUP_DESTROY = 29, 30, 38, 39, 11, 13
+
+
+def watched_by(engine: SimulatedEngine) -> set[int]:
+    (connection,) = engine.held
+    return {field for pairs in connection.watched.values() for _, _, field in pairs}
+
+
+async def test_fields_are_watched_once_a_connection_and_forgotten_with_it(tmp_path: Path) -> None:
+    async with reading(tmp_path, EngineState.healthy(2)) as (reader, engine):
+        for _ in range(3):
+            await reader.read(Lane.FAST)
+            await reader.read(Lane.EVENT)
+        assert engine.asked.count(WATCH) == 2  # profiling, and XIDs apart from it
+        assert watched_by(engine) == {*range(1001, 1017), 230}
+        assert set(engine.asked) <= READ_ONLY
+        await reader.close()
+
+        async def ended() -> bool:
+            return not engine.held
+
+        await wait_until_async(ended, what="the connection to end")
+        await reader.read(Lane.FAST)
+        assert engine.asked.count(WATCH) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [(-36, Reason.NOT_SUPPORTED), (-17, Reason.NOT_PERMITTED), (-33, Reason.NOT_SUPPORTED), (-54, Reason.DRIVER_ERROR)],
+)
+async def test_an_engine_that_does_not_profile(code: int, reason: Reason, tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.unwatchable = dict.fromkeys(PROFILING, code)
+    async with reading(tmp_path, state) as (reader, engine):
+        found = values_of(await reader.read(Lane.FAST))
+        activity = found["gpu_sm_activity_ratio"]
+        assert isinstance(activity, Absent)
+        assert activity.reason is reason
+        assert found["gpu_power_watts"] == 312.25
+        asked = engine.asked.count(FIELDS_CREATE)
+        assert asked == engine.asked.count(FIELDS_DESTROY) == 8  # halves, then three alone; nothing is left behind
+        await reader.read(Lane.FAST)
+        assert engine.asked.count(FIELDS_CREATE) == asked
+        state.unwatchable.clear()
+        await reader.read(Lane.STATIC)  # it is tried again now and then
+        assert values_of(await reader.read(Lane.FAST))["gpu_sm_activity_ratio"] == pytest.approx(0.72)
+
+
+@pytest.mark.parametrize("odd", [{1016: -36}, {1001: -6, 1011: -36, 1012: -36}, dict.fromkeys(range(1002, 1017), -6)])
+async def test_fields_that_fail_their_watch_do_not_take_the_others_along(odd: dict[int, int], tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.unwatchable = odd
+    async with reading(tmp_path, state) as (reader, engine):
+        found = values_of(await reader.read(Lane.FAST))
+        assert watched_by(engine) == set(range(1001, 1017)) - set(odd)
+        assert len(engine.held[0].fields) == len(engine.held[0].watched)
+    by_field = {1001: "gpu_graphics_activity_ratio", 1011: "gpu_nvlink_transmit_bytes_per_second"}
+    by_field |= {1016: "gpu_integer_activity_ratio", 1008: "gpu_fp16_activity_ratio"}
+    assert {field for field, metric in by_field.items() if isinstance(found[metric], Absent)} == set(odd) & set(
+        by_field
+    )
+
+
+async def test_fields_that_the_engine_does_not_know_do_not_either(tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.unknown = frozenset({1013, 1016})
+    async with reading(tmp_path, state) as (reader, _):
+        found = values_of(await reader.read(Lane.FAST))
+    assert found["gpu_sm_activity_ratio"] == pytest.approx(0.72)
+    assert isinstance(found["gpu_integer_activity_ratio"], Absent)
+
+
+async def test_profiling_can_be_left_to_others(tmp_path: Path) -> None:
+    async with reading(tmp_path, EngineState.healthy(1), profiling=False) as (reader, engine):
+        found = values_of(await reader.read(Lane.FAST))
+        assert WATCH not in engine.asked
+    activity = found["gpu_sm_activity_ratio"]
+    assert isinstance(activity, Absent)
+    assert activity.reason is Reason.NOT_COLLECTED
+
+
+async def test_groups_are_given_back_when_the_parts_of_a_gpu_change(tmp_path: Path) -> None:
+    state = EngineState.cut(1)
+    async with reading(tmp_path, state) as (reader, engine):
+        await reader.read(Lane.FAST)
+        assert engine.asked.count(GROUP_CREATE) == 1
+        await reader.read(Lane.FAST)
+        assert engine.asked.count(GROUP_CREATE) == 1
+        state.gpus[0].instances.pop()
+        await reader.read(Lane.FAST)
+        (connection,) = engine.held
+        assert len(connection.groups) == len(connection.fields) == len(connection.watched) == 1
+        assert engine.asked.count(GROUP_DESTROY) == engine.asked.count(UNWATCH) == 1
