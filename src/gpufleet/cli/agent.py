@@ -41,7 +41,10 @@ def agent(
     state: Annotated[str | None, typer.Option(metavar="FOLDER", help="Where the spool is kept.")] = None,
     dialect: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Whose names /metrics has: gpufleet, dcgm-exporter, or both with a comma."),
+        typer.Option(
+            metavar="NAMES",
+            help="Whose names /metrics has: native, dcgm, all-smi, nvidia-gpu-exporter, kubevirt; commas.",
+        ),
     ] = None,
     log_level: Annotated[str | None, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")] = None,
 ) -> None:

@@ -152,16 +152,24 @@ class SpoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     backfill_per_second: Annotated[float, msgspec.Meta(ge=0.1, le=100_000)] = 50.0
 
 
+DialectName = Literal["native", "dcgm", "all-smi", "nvidia-gpu-exporter", "kubevirt", "gpufleet", "dcgm-exporter"]
+_FULL_NAMES = {"native": "gpufleet", "dcgm": "dcgm-exporter"}
+
+
 class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The page `/metrics`.
 
     Attributes:
-        dialects: under whose names readings stand there: `gpufleet`, `dcgm-exporter`, or both.
+        dialects: under whose names readings stand there, any of `native`, `dcgm`, `all-smi`, `nvidia-gpu-exporter` and
+            `kubevirt`; `gpufleet` and `dcgm-exporter` are other words for the first two.
     """
 
-    dialects: Annotated[tuple[Literal["gpufleet", "dcgm-exporter"], ...], msgspec.Meta(min_length=1, max_length=2)] = (
-        "gpufleet",
-    )
+    dialects: Annotated[tuple[DialectName, ...], msgspec.Meta(min_length=1, max_length=7)] = ("native",)
+
+    @property
+    def dialect_names(self) -> tuple[str, ...]:
+        """The dialects by their own names, each once."""
+        return tuple(dict.fromkeys(_FULL_NAMES.get(name, name) for name in self.dialects))
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

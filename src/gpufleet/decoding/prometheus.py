@@ -10,7 +10,8 @@ from gpufleet.dialects.reading import read
 from gpufleet.model.errors import WireError
 from gpufleet.model.machine import Machine
 
-_LINE = re.compile(rb"(?m)^(?:# (?:HELP|TYPE) )?(?:gpufleet_|DCGM_|all_smi_)[A-Za-z0-9_]*[ {]")
+_PREFIXES = "|".join(prefix for dialect in DIALECTS for prefix in dialect.prefixes)
+_LINE = re.compile(rb"(?m)^(?:# (?:HELP|TYPE) )?(?:" + _PREFIXES.encode() + rb")[A-Za-z0-9_]*[ {]")
 _BEGINNING = 1 << 16
 
 
@@ -42,5 +43,8 @@ def _decode(source: Source) -> Decoded:
 
 
 PROMETHEUS = Format(
-    name="prometheus", help="a page of metrics of gpufleet, dcgm-exporter or all-smi", fits=_fits, decode=_decode
+    name="prometheus",
+    help="a page of metrics of " + ", ".join(dialect.name for dialect in DIALECTS),
+    fits=_fits,
+    decode=_decode,
 )

@@ -1,87 +1,184 @@
 """lablup's all-smi, both generations of its labels (`uuid`, `index` before 2026-04; `gpu_uuid`, `gpu_index` since).
 
-Names, labels and units were read in its renderers at b92ea0a; no page of a running one was seen.
+Names, labels and units were read in its renderers at b92ea0a; no page of a running one was seen. Its families of vGPU
+and MIG are printed by its mock and tests only: its own server never fills them. Ours are the driver's.
 """
 
 import re
 
-from gpufleet.dialects.dialect import Dialect, Family, Subject, table
+from gpufleet.dialects.dialect import Dialect, Family, Whose, small_number, table
 from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue import Subject
+from gpufleet.model.catalogue.instances import ARR_MODES, SCHEDULER_POLICIES
 from gpufleet.model.series import Series
 from gpufleet.model.view import Side, View, ViewKind
 
 MHZ = 1_000_000
-
-FAMILIES = table(
-    Family(name="all_smi_gpu_utilization", metric="gpu_utilization_ratio", over=100),
-    Family(name="all_smi_gpu_memory_used_bytes", metric="gpu_memory_used_bytes"),
-    Family(name="all_smi_gpu_memory_total_bytes", metric="gpu_memory_total_bytes"),
-    Family(name="all_smi_gpu_temperature_celsius", metric="gpu_temperature_celsius", zero=Reason.NOT_SUPPORTED),
-    Family(name="all_smi_gpu_power_consumption_watts", metric="gpu_power_watts"),
-    Family(name="all_smi_gpu_frequency_mhz", metric="gpu_graphics_clock_hertz", times=MHZ, zero=Reason.NOT_SUPPORTED),
-    Family(name="all_smi_gpu_clock_graphics_max_mhz", metric="gpu_graphics_clock_max_hertz", times=MHZ),
-    Family(name="all_smi_gpu_clock_memory_max_mhz", metric="gpu_memory_clock_max_hertz", times=MHZ),
-    Family(name="all_smi_gpu_power_limit_max_watts", metric="gpu_power_limit_max_watts"),
-    Family(name="all_smi_gpu_performance_state", metric="gpu_performance_state"),
-    Family(name="all_smi_vgpu_memory_used_bytes", metric="gpu_memory_used_bytes"),
-    Family(name="all_smi_vgpu_memory_total_bytes", metric="gpu_memory_total_bytes"),
-    Family(name="all_smi_mig_instance_memory_used_bytes", metric="gpu_memory_used_bytes"),
-    Family(name="all_smi_mig_instance_memory_total_bytes", metric="gpu_memory_total_bytes"),
-    Family(name="all_smi_cpu_utilization", metric="host_cpu_utilization_ratio", over=100),
-    Family(name="all_smi_memory_total_bytes", metric="host_memory_total_bytes"),
-    Family(name="all_smi_memory_available_bytes", metric="host_memory_available_bytes"),
-    Family(name="all_smi_memory_free_bytes", metric="host_memory_free_bytes"),
-    Family(name="all_smi_memory_buffers_bytes", metric="host_memory_buffers_bytes"),
-    Family(name="all_smi_memory_cached_bytes", metric="host_memory_cached_bytes"),
-    Family(name="all_smi_swap_total_bytes", metric="host_swap_total_bytes"),
-    Family(name="all_smi_swap_free_bytes", metric="host_swap_free_bytes"),
-)
+GPU, MIG, VGPU, MACHINE = (Subject.GPU,), (Subject.MIG,), (Subject.VGPU,), (Subject.MACHINE,)
 
 _FALSE = "its value is 0 also where the query failed"
+_VAGUE = "a number for what it could not tell, too"
 _FROZEN = "read once when it starts, and not again"
+_PAST = "an average over one process's life, not the present"
+_UNDEFINED = "the driver does not define it"
+_OF_POWER = "integrated from samples of power, not counted by the device"
+
+
+def _row(
+    of: tuple[Subject, ...],
+    name: str,
+    metric: str,
+    *,
+    times: int = 1,
+    over: int = 1,
+    labels: tuple[str, ...] = (),
+    states: tuple[str, ...] = (),
+    zero: Reason | None = None,
+    counter: bool = False,
+    unread: str = "",
+) -> Family:
+    return Family(
+        name=f"all_smi_{name}",
+        metric=metric,
+        of=of,
+        times=times,
+        over=over,
+        labels=labels,
+        states=states,
+        zero=zero,
+        counter=counter,
+        unread=unread,
+    )
+
+
+def _threshold(name: str, threshold: str) -> Family:
+    name = f"gpu_temperature_threshold_{name}_celsius"
+    return _row(GPU, name, "gpu_temperature_threshold_celsius", labels=(threshold,))
+
+
+_ENABLED = ("disabled", "enabled")
+
+FAMILIES = table(
+    _row(GPU, "gpu_utilization", "gpu_utilization_ratio", over=100),
+    _row(GPU, "gpu_memory_used_bytes", "gpu_memory_used_bytes"),
+    _row(GPU, "gpu_memory_total_bytes", "gpu_memory_total_bytes"),
+    _row(GPU, "gpu_temperature_celsius", "gpu_temperature_celsius", zero=Reason.NOT_SUPPORTED),
+    _row(GPU, "gpu_power_consumption_watts", "gpu_power_watts"),
+    _row(GPU, "gpu_frequency_mhz", "gpu_graphics_clock_hertz", times=MHZ, zero=Reason.NOT_SUPPORTED),
+    _row(GPU, "gpu_clock_graphics_max_mhz", "gpu_graphics_clock_max_hertz", times=MHZ),
+    _row(GPU, "gpu_clock_memory_max_mhz", "gpu_memory_clock_max_hertz", times=MHZ),
+    _row(GPU, "gpu_pcie_gen_current", "gpu_pcie_link_generation", unread=_FROZEN),
+    _row(GPU, "gpu_pcie_width_current", "gpu_pcie_link_width", unread=_FROZEN),
+    _row(GPU, "gpu_power_limit_current_watts", "gpu_power_limit_watts", unread=_FROZEN),
+    _row(GPU, "gpu_power_limit_max_watts", "gpu_power_limit_max_watts"),
+    _row(GPU, "gpu_performance_state", "gpu_performance_state"),
+    _threshold("slowdown", "slowdown"),
+    _threshold("shutdown", "shutdown"),
+    _threshold("max_operating", "gpu_max"),
+    _threshold("acoustic", "acoustic_current"),
+    _row(GPU, "gpu_numa_node_id", "gpu_memory_numa_node"),
+    _row(GPU, "gpu_gsp_firmware_mode", "gpu_gsp_firmware_mode", states=_ENABLED),
+    _row(GPU, "gpu_sm_occupancy", "gpu_sm_occupancy_ratio"),
+    _row(GPU, "gpu_memory_bandwidth_utilization", "gpu_dram_activity_ratio"),
+    _row(GPU, "gpu_mig_mode", "gpu_mig_mode", states=_ENABLED, unread=_FROZEN),
+    _row(GPU, "vgpu_host_mode", "gpu_vgpu_host_mode", states=("non_sriov", "sriov"), unread=_VAGUE),
+    _row(GPU, "vgpu_scheduler_state", "gpu_vgpu_scheduler_arr_mode", states=ARR_MODES[:3], unread=_FALSE),
+    _row(GPU, "vgpu_scheduler_policy", "gpu_vgpu_scheduler_policy", states=SCHEDULER_POLICIES, unread=_FALSE),
+    _row(VGPU, "vgpu_utilization", "gpu_utilization_ratio", over=100, unread=_PAST),
+    _row(VGPU, "vgpu_memory_utilization", "gpu_memory_activity_ratio", over=100, unread=_PAST),
+    _row(VGPU, "vgpu_memory_used_bytes", "gpu_memory_used_bytes"),
+    _row(VGPU, "vgpu_memory_total_bytes", "gpu_memory_total_bytes"),
+    _row(VGPU, "vgpu_active", "vgpu_accounting_processes", unread="0 wherever accounting is off"),
+    _row(MIG, "mig_instance_utilization_gpu", "gpu_graphics_activity_ratio", over=100, unread=_UNDEFINED),
+    _row(MIG, "mig_instance_utilization_memory", "gpu_dram_activity_ratio", over=100, unread=_UNDEFINED),
+    _row(MIG, "mig_instance_memory_used_bytes", "gpu_memory_used_bytes"),
+    _row(MIG, "mig_instance_memory_total_bytes", "gpu_memory_total_bytes"),
+    _row(GPU, "energy_consumed_joules_total", "gpu_energy_joules_total", counter=True, unread=_OF_POWER),
+    _row(MACHINE, "cpu_utilization", "host_cpu_utilization_ratio", over=100),
+    _row(MACHINE, "cpu_thread_count", "host_cpus"),
+    _row(MACHINE, "memory_total_bytes", "host_memory_total_bytes"),
+    _row(MACHINE, "memory_available_bytes", "host_memory_available_bytes"),
+    _row(MACHINE, "memory_free_bytes", "host_memory_free_bytes"),
+    _row(MACHINE, "memory_buffers_bytes", "host_memory_buffers_bytes"),
+    _row(MACHINE, "memory_cached_bytes", "host_memory_cached_bytes"),
+    _row(MACHINE, "swap_total_bytes", "host_swap_total_bytes"),
+    _row(MACHINE, "swap_free_bytes", "host_swap_free_bytes"),
+)
+
+_SUM = "a difference or quotient of other series"
+_SELF = "the exporter's word about itself"
+_PROCESS = "of a process: `/v1/snapshot` lists processes, no page of metrics does"
+_TEXT = "a text: `gpufleet_gpu_info` and `gpufleet_host_info` carry it"
+_OTHER_MAKER = "of other makers' devices"
+_NOT_READ = "not read: no kernel file that every machine has tells it"
+
 UNREAD = {
-    "all_smi_vgpu_utilization": "an average over one process's life, not the present",
-    "all_smi_vgpu_memory_utilization": "an average over one process's life, not the present",
-    "all_smi_vgpu_active": "0 wherever accounting is off",
-    "all_smi_vgpu_host_mode": "a number for what it could not tell, too",
-    "all_smi_vgpu_scheduler_state": _FALSE,
-    "all_smi_vgpu_scheduler_policy": _FALSE,
-    "all_smi_gpu_mig_mode": _FROZEN,
-    "all_smi_gpu_power_limit_current_watts": _FROZEN,
-    "all_smi_mig_instance_utilization_gpu": "the driver does not define it",
-    "all_smi_mig_instance_utilization_memory": "the driver does not define it",
-    "all_smi_energy_consumed_joules_total": "integrated from samples of power, not counted by the device",
+    "all_smi_up": _SELF,
+    "all_smi_build_info": _SELF,
+    "all_smi_gpu_info": _TEXT,
+    "all_smi_gpu_gsp_firmware_version_info": _TEXT,
+    "all_smi_ane_utilization": _OTHER_MAKER,
+    "all_smi_dla_utilization": _OTHER_MAKER,
+    "all_smi_gpu_fan_speed_rpm": "never of NVIDIA's; ours is by fan (`gpufleet_gpu_fan_speed_rpm`)",
+    "all_smi_nvlink_remote_device_type": "ours is by what is at the other end (`gpufleet_gpu_nvlink_peers`)",
+    "all_smi_process_memory_used_bytes": _PROCESS,
+    "all_smi_process_start_time_seconds": _PROCESS,
+    "all_smi_process_cpu_percent": _PROCESS,
+    "all_smi_cpu_info": _TEXT,
+    "all_smi_cpu_socket_count": _NOT_READ,
+    "all_smi_cpu_core_count": "the number of threads is (`gpufleet_host_cpus`)",
+    "all_smi_cpu_frequency_mhz": _NOT_READ,
+    "all_smi_cpu_temperature_celsius": _NOT_READ,
+    "all_smi_cpu_power_consumption_watts": _NOT_READ,
+    "all_smi_cpu_socket_utilization": "ours is by core, as time (`gpufleet_host_cpu_seconds_total`)",
+    "all_smi_cpu_socket_frequency_mhz": _NOT_READ,
+    "all_smi_cpu_socket_temperature_celsius": _NOT_READ,
+    "all_smi_cpu_core_utilization": "ours is by core, as time (`gpufleet_host_cpu_seconds_total`)",
+    "all_smi_memory_used_bytes": _SUM,
+    "all_smi_memory_utilization": _SUM,
+    "all_smi_swap_used_bytes": _SUM,
+    "all_smi_disk_total_bytes": "ours is by device and type, too (`gpufleet_host_filesystem_size_bytes`)",
+    "all_smi_disk_available_bytes": "ours is by device and type, too (`gpufleet_host_filesystem_available_bytes`)",
+    "all_smi_container_runtime_info": _TEXT,
+    "all_smi_kubernetes_pod_info": _SELF,
+    "all_smi_virtualization_info": _TEXT,
+    "all_smi_runtime_environment": _TEXT,
+    "all_smi_chassis_info": _TEXT,
     "all_smi_chassis_power_watts": "a sum of other series",
+    "all_smi_chassis_cpu_power_watts": _NOT_READ,
+    "all_smi_chassis_gpu_power_watts": "a sum of other series",
+    "all_smi_chassis_inlet_temperature_celsius": _NOT_READ,
+    "all_smi_chassis_outlet_temperature_celsius": _NOT_READ,
+    "all_smi_chassis_fan_speed_rpm": _NOT_READ,
 }
 
 _BARE_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGNORECASE)
 _PER_MACHINE = ("all_smi_cpu_", "all_smi_memory_", "all_smi_swap_")
 
 
-def subject(series: Series) -> Subject | None:
+def whose(series: Series) -> Whose | None:
     """Read who it is. A row without a UUID names no device."""
     labels = series.labels
     machine = labels.get("hostname") or labels.get("host") or labels.get("instance") or ""
     if series.name.startswith(_PER_MACHINE):
-        return Subject(machine=machine, view=None)
+        return Whose(machine=machine, view=None)
     uuid = labels.get("gpu_uuid") or labels.get("uuid") or ""
     if not uuid:
         return None
     if _BARE_UUID.match(uuid):  # as its mock nodes write it
         uuid = f"GPU-{uuid.lower()}"
-    number = labels.get("gpu_index") or labels.get("index") or ""
-    index = int(number) if number.isascii() and number.isdigit() and len(number) < 6 else None
+    index = small_number(labels.get("gpu_index") or labels.get("index") or "")
     gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, index=index)
     name = labels.get("gpu", "")
     if series.name.startswith("all_smi_vgpu_"):
         own = labels.get("vgpu_uuid")
         vgpu = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=own.lower(), parent=gpu.key) if own else None
-        return Subject(machine=machine, view=vgpu, name=labels.get("vgpu_type", "")) if vgpu else None
+        return Whose(machine=machine, view=vgpu, name=labels.get("vgpu_type", "")) if vgpu else None
     if series.name.startswith("all_smi_mig_"):
         own = labels.get("mig_uuid")
         mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid=own, parent=gpu.key) if own else None
-        return Subject(machine=machine, view=mig, name=name) if mig else None
-    return Subject(machine=machine, view=gpu, name=name)
+        return Whose(machine=machine, view=mig, name=name) if mig else None
+    return Whose(machine=machine, view=gpu, name=name)
 
 
-ALL_SMI = Dialect(name="all-smi", prefixes=("all_smi_",), families=FAMILIES, unread=UNREAD, subject=subject)
+ALL_SMI = Dialect(name="all-smi", prefixes=("all_smi_",), families=FAMILIES, unread=UNREAD, whose=whose)

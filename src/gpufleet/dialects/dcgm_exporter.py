@@ -4,12 +4,15 @@ Series and labels were seen in published pages of 4.x (`tests/data/exposition`);
 from the exporter's own list of counters.
 """
 
-from gpufleet.dialects.dialect import Dialect, Family, Subject, table
+from gpufleet.dialects.dialect import Dialect, Family, Whose, address_of, small_number, table
 from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue import Subject
 from gpufleet.model.series import Series
-from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address
+from gpufleet.model.view import Side, View, ViewKind
 
 MIB, MHZ = 1 << 20, 1_000_000
+PARTS = (Subject.GPU, Subject.MIG)
+"""The exporter has no word for a vGPU instance."""
 
 FAMILIES = table(
     Family(name="DCGM_FI_DEV_SM_CLOCK", metric="gpu_sm_clock_hertz", times=MHZ),
@@ -24,14 +27,15 @@ FAMILIES = table(
     Family(name="DCGM_FI_DEV_PCIE_REPLAY_COUNTER", metric="gpu_pcie_replays_total", counter=True),
     Family(name="DCGM_FI_DEV_PSTATE", metric="gpu_performance_state"),
     Family(name="DCGM_FI_DEV_CLOCKS_EVENT_REASONS", metric="gpu_clock_event_reasons_mask"),
-    Family(name="DCGM_FI_DEV_GPU_UTIL", metric="gpu_utilization_ratio", over=100),
-    Family(name="DCGM_FI_DEV_MEM_COPY_UTIL", metric="gpu_memory_activity_ratio", over=100),
-    Family(name="DCGM_FI_DEV_ENC_UTIL", metric="gpu_encoder_utilization_ratio", over=100),
-    Family(name="DCGM_FI_DEV_DEC_UTIL", metric="gpu_decoder_utilization_ratio", over=100),
+    Family(name="DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", metric="gpu_clock_event_reasons_mask", written=False),
+    Family(name="DCGM_FI_DEV_GPU_UTIL", metric="gpu_utilization_ratio", over=100, of=PARTS),
+    Family(name="DCGM_FI_DEV_MEM_COPY_UTIL", metric="gpu_memory_activity_ratio", over=100, of=PARTS),
+    Family(name="DCGM_FI_DEV_ENC_UTIL", metric="gpu_encoder_utilization_ratio", over=100, of=PARTS),
+    Family(name="DCGM_FI_DEV_DEC_UTIL", metric="gpu_decoder_utilization_ratio", over=100, of=PARTS),
     Family(name="DCGM_FI_DEV_XID_ERRORS", metric="gpu_last_xid", zero=Reason.NO_DATA),
-    Family(name="DCGM_FI_DEV_FB_TOTAL", metric="gpu_memory_total_bytes", times=MIB),
+    Family(name="DCGM_FI_DEV_FB_TOTAL", metric="gpu_memory_total_bytes", times=MIB, of=PARTS),
     Family(name="DCGM_FI_DEV_FB_FREE", metric="gpu_memory_free_bytes", times=MIB),
-    Family(name="DCGM_FI_DEV_FB_USED", metric="gpu_memory_used_bytes", times=MIB),
+    Family(name="DCGM_FI_DEV_FB_USED", metric="gpu_memory_used_bytes", times=MIB, of=PARTS),
     Family(name="DCGM_FI_DEV_FB_RESERVED", metric="gpu_memory_reserved_bytes", times=MIB),
     Family(name="DCGM_FI_DEV_BAR1_TOTAL", metric="gpu_bar1_total_bytes", times=MIB),
     Family(name="DCGM_FI_DEV_BAR1_USED", metric="gpu_bar1_used_bytes", times=MIB),
@@ -43,6 +47,8 @@ FAMILIES = table(
     Family(name="DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", metric="gpu_remapped_rows_correctable", counter=True),
     Family(name="DCGM_FI_DEV_ROW_REMAP_FAILURE", metric="gpu_row_remap_failed"),
     Family(name="DCGM_FI_DEV_ROW_REMAP_PENDING", metric="gpu_row_remap_pending"),
+    Family(name="DCGM_FI_DEV_RETIRED_SBE", metric="gpu_retired_pages", labels=("single_bit",), counter=True),
+    Family(name="DCGM_FI_DEV_RETIRED_DBE", metric="gpu_retired_pages", labels=("double_bit",), counter=True),
     Family(name="DCGM_FI_DEV_RETIRED_PENDING", metric="gpu_retired_pages_pending"),
     Family(name="DCGM_FI_PROF_GR_ENGINE_ACTIVE", metric="gpu_graphics_activity_ratio", real=True),
     Family(name="DCGM_FI_PROF_SM_ACTIVE", metric="gpu_sm_activity_ratio", real=True),
@@ -58,36 +64,71 @@ FAMILIES = table(
     Family(name="DCGM_FI_PROF_NVLINK_RX_BYTES", metric="gpu_nvlink_receive_bytes_per_second"),
 )
 
+XID_COUNT, CLOCK_COUNT = "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_CLOCK_EVENTS_COUNT"
+WINDOW_MS = 300_000
+"""The window of both counts, as the exporter has it unless told otherwise."""
+
+CLOCK_EVENTS = {
+    "gpu_idle": "gpu_idle",
+    "applications_clocks": "clocks_setting",
+    "sw_power_cap": "power_cap",
+    "hw_slowdown": "hw_slowdown",
+    "sync_boost": "sync_boost",
+    "sw_thermal": "sw_thermal",
+    "hw_thermal": "hw_thermal",
+    "hw_power_brake": "hw_power_brake",
+    "display_clocks": "display_clocks",
+}
+"""Our reason to its `clock_event`."""
+
+_SPENT = "microseconds or nanoseconds, by release; ours is by reason (`gpufleet_gpu_clock_event_seconds_total`)"
+_LINK_ERRORS = "of all links together; ours is by link (`gpufleet_gpu_nvlink_errors_total`)"
+
 UNREAD = {
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "a rate of both directions together in MB/s that calls itself a counter",
-    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "0 also where no licence is wanted: it does not tell which",
-    "DCGM_EXP_XID_ERRORS_COUNT": "a count over a window of the exporter's own",
-    "DCGM_EXP_CLOCK_EVENTS_COUNT": "a count of samples over a window of the exporter's own",
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL": "a rate of both directions together in MB/s that calls itself a counter; "
+    "ours are counters by direction (`gpufleet_gpu_nvlink_transmit_bytes_total`)",
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "one link's, both directions together; ours is by link and direction",
+    "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": "a sample of 20 ms that calls itself a counter; "
+    "`gpufleet_gpu_pcie_transmit_bytes_total` counts",
+    "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": "a sample of 20 ms that calls itself a counter; "
+    "`gpufleet_gpu_pcie_receive_bytes_total` counts",
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "0 also where no licence is wanted: it does not tell which "
+    "(`gpufleet_vgpu_license_state`)",
+    "DCGM_FI_DEV_POWER_VIOLATION": _SPENT,
+    "DCGM_FI_DEV_THERMAL_VIOLATION": _SPENT,
+    "DCGM_FI_DEV_SYNC_BOOST_VIOLATION": _SPENT,
+    "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION": _SPENT,
+    "DCGM_FI_DEV_LOW_UTIL_VIOLATION": _SPENT,
+    "DCGM_FI_DEV_RELIABILITY_VIOLATION": _SPENT,
+    "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL": _LINK_ERRORS,
+    "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": _LINK_ERRORS,
+    "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": _LINK_ERRORS,
+    "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL": _LINK_ERRORS,
+    XID_COUNT: "a count over a window of the exporter's own; written from our events "
+    "(`gpufleet_gpu_xid_errors_total` counts without a window)",
+    CLOCK_COUNT: "a count of samples over a window of the exporter's own; written from our samples "
+    "(`gpufleet_gpu_clock_event_seconds_total` is time)",
     "DCGM_EXP_GPU_HEALTH_STATUS": "a judgement, not a measurement",
     "DCGM_EXP_P2P_STATUS": "a judgement, not a measurement",
 }
 
 
-def subject(series: Series) -> Subject | None:
+def whose(series: Series) -> Whose | None:
     """Read who it is: the UUID, else the address; a MIG instance by its GPU and its number there."""
     labels = series.labels
     uuid = labels.get("UUID") or labels.get("uuid") or ""
-    try:
-        address = normalise_pci_address(labels["pci_bus_id"]) if labels.get("pci_bus_id") else None
-    except ValueError:
-        address = None
+    address = address_of(labels.get("pci_bus_id", ""))
     if not uuid and not address:
         return None
     machine = labels.get("Hostname") or labels.get("hostname") or ""
-    number = labels.get("gpu", "")
-    index = int(number) if number.isascii() and number.isdigit() and len(number) < 6 else None
+    index = small_number(labels.get("gpu", ""))
     gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid or None, pci_address=address, index=index)
     instance = labels.get("GPU_I_ID")
     if not instance:
-        return Subject(machine=machine, view=gpu, name=labels.get("modelName", ""))
+        return Whose(machine=machine, view=gpu, name=labels.get("modelName", ""))
     # No page tells a MIG device's own UUID: its GPU and its number there name it for this exporter only.
     mig = View(kind=ViewKind.MIG, side=Side.HOST, instance=f"{uuid or address}/{instance}", parent=gpu.key)
-    return Subject(machine=machine, view=mig, name=labels.get("modelName", ""))
+    return Whose(machine=machine, view=mig, name=labels.get("modelName", ""))
 
 
-DCGM_EXPORTER = Dialect(name="dcgm-exporter", prefixes=("DCGM_",), families=FAMILIES, unread=UNREAD, subject=subject)
+DCGM_EXPORTER = Dialect(name="dcgm-exporter", prefixes=("DCGM_",), families=FAMILIES, unread=UNREAD, whose=whose)

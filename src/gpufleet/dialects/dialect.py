@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.reading import Value
 from gpufleet.model.series import Series
-from gpufleet.model.view import View
+from gpufleet.model.view import View, normalise_pci_address
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,24 +17,39 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: theirs.
         metric: ours.
+        of: what it is told of; empty for whatever the metric can be about.
         times, over: theirs `* times / over` is ours.
         dims: their labels that are our dimensions, in our order.
+        labels: our dimensions where the family is one combination of them; it has no label of its own for them.
+        states: for a state of ours, the name that each of their numbers means, from 0 up.
         zero: what it means that they write 0, where that is no measurement.
         real: whether they write a number with a fraction.
         counter: whether they call it a counter.
+        unread: why theirs is not believed, or empty. Ours is written under this name all the same.
+        written: whether ours is written under this name; of two names of one thing, only the one in use.
     """
 
     name: str
     metric: str
+    of: tuple[Subject, ...] = ()
     times: int = 1
     over: int = 1
     dims: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
     zero: Reason | None = None
     real: bool = False
     counter: bool = False
+    unread: str = ""
+    written: bool = True
+
+    @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """What it is told of."""
+        return self.of or CATALOGUE[self.metric].subjects
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class Whose(msgspec.Struct, frozen=True, kw_only=True):
     """What a series is about.
 
     Attributes:
@@ -47,6 +63,14 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
 
 
+Told = tuple[str, tuple[str, ...], Value | Absent]
+"""Catalogue name, values of its dimensions, and a reading."""
+
+Special = Callable[[Series, float], Iterable[Told]]
+"""Reads a family whose labels say what its value means. What is of the machine is told of it, whatever device the
+series names."""
+
+
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     """One project's names.
 
@@ -55,22 +79,50 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         prefixes: of every family that is this project's.
         families: by their name.
         unread: families that are left alone on purpose, to why.
-        subject: reads a series' labels; None if they do not name what it is about.
-        special: families whose labels say what their value means, to how they are read: catalogue name and reading.
+        whose: reads a series' labels; None if they do not name what it is about.
+        about_itself: how families begin that are the exporter's word about itself.
+        special: families whose labels say what their value means, to how they are read.
+        measured: a family whose value is when a device's readings were measured, in seconds since 1970, with the lane
+            in its label `lane`; empty where the project tells no times.
     """
 
     name: str
     prefixes: tuple[str, ...]
     families: Mapping[str, Family]
     unread: Mapping[str, str]
-    subject: Callable[[Series], Subject | None]
-    special: Mapping[str, Callable[[Series, float], Iterable[tuple[str, Value | Absent]]]] = {}
+    whose: Callable[[Series], Whose | None]
+    about_itself: tuple[str, ...] = ()
+    special: Mapping[str, Special] = {}
+    measured: str = ""
 
     def is_mine(self, family: str) -> bool:
         """Tell whether a family is of this project."""
         return family.startswith(self.prefixes)
 
+    def why_unread(self, family: str) -> str | None:
+        """Return why a family is left alone on purpose, or None."""
+        known = self.families.get(family)
+        if known is not None:
+            return known.unread or None
+        return self.unread.get(family) or ("the exporter's word about itself" if self._is_of_itself(family) else None)
+
+    def _is_of_itself(self, family: str) -> bool:
+        return bool(self.about_itself) and family.startswith(self.about_itself)
+
 
 def table(*families: Family) -> dict[str, Family]:
     """Return families by name."""
     return {family.name: family for family in families}
+
+
+def address_of(text: str) -> str | None:
+    """Return a PCI address as sysfs writes it, or None if the text is none."""
+    try:
+        return normalise_pci_address(text) if text else None
+    except ValueError:
+        return None
+
+
+def small_number(text: str) -> int | None:
+    """Return a position in a list, or None if the text is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None

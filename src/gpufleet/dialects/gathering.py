@@ -2,6 +2,8 @@
 
 import math
 
+import msgspec
+
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
 from gpufleet.model.provenance import Provenance
@@ -10,17 +12,21 @@ from gpufleet.model.view import View
 
 
 class Gathering:
-    """Values of one machine as they come."""
+    """Values of one machine as they come. Series that name one device need not all say as much of it."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[View | None, Lane, int], _Row] = {}
-        self._texts: dict[View | None, dict[str, tuple[str, int]]] = {}
+        self._views: dict[str, View] = {}
+        self._rows: dict[tuple[str, Lane, int], _Row] = {}
+        self._texts: dict[str, dict[str, tuple[str, int]]] = {}
 
     def tell(
         self, view: View | None, metric: str, value: Value | Absent, at: int, labels: tuple[str, ...] = ()
     ) -> None:
         """Take one value; `at` in nanoseconds since 1970."""
-        row = self._rows.setdefault((view, CATALOGUE[metric].lane, at), _Row())
+        self._tell(self._key(view), metric, value, at, labels)
+
+    def _tell(self, key: str, metric: str, value: Value | Absent, at: int, labels: tuple[str, ...] = ()) -> None:
+        row = self._rows.setdefault((key, CATALOGUE[metric].lane, at), _Row())
         if CATALOGUE[metric].dims:
             row.dims[metric, labels] = _agreed(row.dims.get((metric, labels)), value)
         else:
@@ -28,19 +34,19 @@ class Gathering:
 
     def text(self, view: View | None, metric: str, text: str, at: int) -> None:
         """Take a text that many series repeat, such as a product's name; the newest counts."""
-        texts = self._texts.setdefault(view, {})
+        texts = self._texts.setdefault(self._key(view), {})
         if at >= texts.get(metric, ("", 0))[1]:
             texts[metric] = text, at
 
     def samples(self, reader: str) -> list[Sample]:
         """Return the samples; the texts of a subject come together, as of the newest of them."""
-        for view, texts in self._texts.items():
+        for key, texts in self._texts.items():
             newest = max(at for _, at in texts.values())
             for metric, (text, _) in texts.items():
-                self.tell(view, metric, text, newest)
+                self._tell(key, metric, text, newest)
         return [
             Sample(
-                view=view,
+                view=self._views.get(key),
                 reader=reader,
                 lane=lane,
                 measured_at=at,
@@ -48,8 +54,22 @@ class Gathering:
                 dims=tuple(DimValue(metric, labels, value) for (metric, labels), value in row.dims.items()),
                 provenance=Provenance.IMPORTED,
             )
-            for (view, lane, at), row in self._rows.items()
+            for (key, lane, at), row in self._rows.items()
         ]
+
+    def _key(self, view: View | None) -> str:
+        if view is None:
+            return ""
+        key = view.key
+        known = self._views.setdefault(key, view)
+        if known is not view and known != view:
+            self._views[key] = msgspec.structs.replace(
+                known,
+                pci_address=known.pci_address or view.pci_address,
+                parent=known.parent or view.parent,
+                index=view.index if known.index is None else known.index,
+            )
+        return key
 
 
 class _Row:

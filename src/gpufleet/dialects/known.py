@@ -1,4 +1,4 @@
-"""Every dialect that is read, and which one a page is of."""
+"""Every dialect of pages that is read, and which one a page is of."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -6,9 +6,14 @@ from collections.abc import Iterable
 from gpufleet.dialects.all_smi import ALL_SMI
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.dialect import Dialect
+from gpufleet.dialects.kubevirt import KUBEVIRT
 from gpufleet.dialects.native import NATIVE
+from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER
+from gpufleet.model.catalogue import Subject
 
-DIALECTS: tuple[Dialect, ...] = (NATIVE, DCGM_EXPORTER, ALL_SMI)
+MACHINE_ONLY = (Subject.MACHINE,)
+
+DIALECTS: tuple[Dialect, ...] = (NATIVE, DCGM_EXPORTER, ALL_SMI, NVIDIA_GPU_EXPORTER, KUBEVIRT)
 
 
 def recognise(names: Iterable[str]) -> Dialect | None:
@@ -21,3 +26,13 @@ def recognise(names: Iterable[str]) -> Dialect | None:
         return None
     (best, _), *_ = counted.most_common(1)
     return next(dialect for dialect in DIALECTS if dialect.name == best)
+
+
+def spoken(names: Iterable[str]) -> tuple[Dialect, ...]:
+    """Return the dialects in which a page tells of devices, in the order of `DIALECTS`; others may be on it, too."""
+    told = frozenset(names)
+    return tuple(
+        dialect
+        for dialect in DIALECTS
+        if any(name in told and family.subjects != MACHINE_ONLY for name, family in dialect.families.items())
+    )

@@ -1,15 +1,15 @@
 """Our own page of metrics, read back: what `exporters/prometheus` writes, from the catalogue both times."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from gpufleet.dialects.dialect import Dialect, Family, Subject, table
+from gpufleet.dialects.dialect import Dialect, Family, Told, Whose, table
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
-from gpufleet.model.reading import Value
 from gpufleet.model.series import Series
 from gpufleet.model.view import Side, View, ViewKind
 
 PREFIX = "gpufleet_"
+MEASURED = PREFIX + "measured_timestamp_seconds"
 
 FAMILIES = table(
     *(
@@ -19,16 +19,26 @@ FAMILIES = table(
     )
 )
 
+_JOINED: dict[str, dict[str, str]] = {
+    ViewKind.MIG: {
+        "profile": "mig_profile",
+        "gpu_instance": "mig_gpu_instance",
+        "compute_instance": "mig_compute_instance",
+    },
+    ViewKind.VGPU: {"profile": "vgpu_type", "vm_id": "vgpu_vm_id"},
+}
+"""Labels that every series of an instance carries, and the texts they are."""
+
 _KINDS, _SIDES, _REASONS = set(ViewKind), set(Side), set(Reason)
 
 
-def subject(series: Series) -> Subject | None:
+def whose(series: Series) -> Whose | None:
     """Read who it is; series without a kind of device are the machine's."""
     labels = series.labels
     machine = labels.get("node", "")
     kind, side = labels.get("kind"), labels.get("side")
     if not kind:
-        return Subject(machine=machine, view=None)
+        return Whose(machine=machine, view=None)
     uuid, pci, instance = labels.get("uuid"), labels.get("pci_address"), labels.get("device_instance")
     if kind not in _KINDS or side not in _SIDES or not (uuid or pci or instance):
         return None
@@ -41,47 +51,51 @@ def subject(series: Series) -> Subject | None:
         instance=instance or None,
         parent=f"{ViewKind.GPU}/{parent}" if parent else None,
     )
-    return Subject(machine=machine, view=view, name=labels.get("name", ""))
+    return Whose(machine=machine, view=view, name=labels.get("name", ""))
 
 
-def _state(series: Series, value: float) -> Iterator[tuple[str, Value | Absent]]:
+def _state(series: Series, value: float) -> Iterator[Told]:
     """Read a state: of its series, one for each name, the one that is 1."""
     name = series.name.removeprefix(PREFIX)
     state = series.labels.get("state", "")
     if value == 1:
         known = state in CATALOGUE[name].states
-        yield name, state if known else Absent(Reason.INVALID_VALUE, f"{name}: a state without a name")
+        labels = tuple(series.labels.get(dim, "") for dim in CATALOGUE[name].dims)
+        yield name, labels, state if known else Absent(Reason.INVALID_VALUE, f"{name}: a state without a name")
 
 
-def _absent(series: Series, _: float) -> Iterator[tuple[str, Value | Absent]]:
+def _absent(series: Series, _: float) -> Iterator[Told]:
     metric, reason = series.labels.get("metric", ""), series.labels.get("reason", "")
     known = CATALOGUE.get(metric)
-    if known is not None and not known.dims:
-        yield metric, Absent(Reason(reason) if reason in _REASONS else Reason.UNKNOWN)
+    if known is not None:
+        labels = tuple(series.labels.get(f"dim_{dim}", "") for dim in known.dims)
+        yield metric, labels, Absent(Reason(reason) if reason in _REASONS else Reason.UNKNOWN)
 
 
-def _info(series: Series, _: float) -> Iterable[tuple[str, Value | Absent]]:
+def _info(series: Series, _: float) -> Iterator[Told]:
     """Read the texts that `*_info` carries as labels."""
     prefix = series.name.removeprefix(PREFIX).removesuffix("info")
+    joined = _JOINED.get(series.labels.get("kind", ""), {})
     for label, text in series.labels.items():
-        known = CATALOGUE.get(prefix + label) or CATALOGUE.get(label)
+        known = CATALOGUE.get(joined.get(label, prefix + label)) or CATALOGUE.get(label)
         if text and known is not None and known.kind is MetricKind.INFO:
-            yield known.name, text
+            yield known.name, (), text
 
 
 NATIVE = Dialect(
     name="gpufleet",
     prefixes=(PREFIX,),
     families=FAMILIES,
-    unread={
-        PREFIX + name: "the agent's word about itself"
+    unread={},
+    whose=whose,
+    about_itself=tuple(
+        PREFIX + name
         for name in (
-            *("build_info", "capability", "reader_success", "reader_partial", "reader_duration_seconds"),
-            *("reader_interval_seconds", "reader_last_attempt_timestamp_seconds", "reader_error"),
-            *("reader_last_success_timestamp_seconds", "reader_consecutive_failures"),
+            *("agent_", "batches_", "build_info", "capability", "epoch_", "guest_", "otlp_", "push_", "reader_"),
+            *("remote_write_", "spool_"),
         )
-    },
-    subject=subject,
+    ),
+    measured=MEASURED,
     special={
         **{PREFIX + metric.name: _state for metric in CATALOGUE.values() if metric.kind is MetricKind.STATE},
         "gpufleet_reading_absent": _absent,

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from gpufleet.dialects.dialect import address_of
 from gpufleet.dialects.gathering import bounded
 from gpufleet.dialects.otel_hw import HW, ID, PARENT, TEXTS, TYPE, TYPE_GPU, UNREAD, VENDOR
 from gpufleet.dialects.otel_row import OWN, OWN_ROWS, Instrument, OtelRow
@@ -23,7 +24,7 @@ from gpufleet.dialects.otel_system import SYSTEM
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.reading import Sample, Value
-from gpufleet.model.view import Side, View, ViewKind, normalise_pci_address
+from gpufleet.model.view import Side, View, ViewKind
 
 KIND, SIDE, PCI, STATE = OWN + "kind", OWN + "side", OWN + "pci_address", OWN + "state"
 
@@ -167,7 +168,7 @@ def view_of(attributes: Mapping[str, str]) -> View | None:
         kind=ViewKind(kind),
         side=Side(side) if side in set(Side) else Side.HOST,
         uuid=uuid,
-        pci_address=address or _address(attributes.get(PCI, "")),
+        pci_address=address or address_of(attributes.get(PCI, "")),
         instance=instance,
         parent=_parent(parent) if parent and len(parent) <= MAX_ID and kind != ViewKind.GPU else None,
     )
@@ -211,17 +212,8 @@ def _named(known: str) -> tuple[str | None, str | None, str | None]:
     """Return UUID, PCI address and instance, of which an identity is one."""
     if _UUID.match(known):
         return known, None, None
-    address = _address(known)
+    address = address_of(known)
     return None, address, None if address else known
-
-
-def _address(text: str) -> str | None:
-    if not text:
-        return None
-    try:
-        return normalise_pci_address(text)
-    except ValueError:
-        return None
 
 
 def _parent(known: str) -> str:

@@ -4,40 +4,47 @@ Labels stand in the order of releases up to 4.8, with the host's name both as `H
 `hostname`. A reading without a value has no series, as there. Names are those of `dialects/dcgm_exporter`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 
-from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
+from gpufleet.agent.state import RECENT_EVENTS
+from gpufleet.dialects.dcgm_exporter import CLOCK_COUNT, CLOCK_EVENTS, DCGM_EXPORTER, WINDOW_MS, XID_COUNT
 from gpufleet.dialects.dialect import Family
+from gpufleet.exporters.clock_counts import ClockCounts
 from gpufleet.exporters.exposition import Page, labelled
-from gpufleet.model.catalogue import CATALOGUE
-from gpufleet.model.reading import Reading
-from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.exporters.families import SUBJECTS, Shown, add_families, parts, text
+from gpufleet.model.event import EventReport
+from gpufleet.model.event_kinds import EventKind
+from gpufleet.model.reading import Value
+from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.model.xid import xid
 
-LAST_XID = "gpu_last_xid"
+LAST_XID, ANY_XID = "gpu_last_xid", "gpu_xid_events_total"
+LAST_XID_FAMILY = "DCGM_FI_DEV_XID_ERRORS"
+NO_XID = {"err_code": "0", "err_msg": "No Error"}
+"""How it says that there was none."""
 
 
-def add_dcgm(page: Page, snapshot: Snapshot) -> None:
-    """Add the families to a page."""
-    driver = _text(snapshot.host.readings.get("nvidia_driver_version"))
-    devices = list(_labelled_devices(snapshot, driver))
-    for family in DCGM_EXPORTER.families.values():
-        words = CATALOGUE[family.metric].help
-        page.declare(family.name, "counter" if family.counter else "gauge", words)
-        for device, labels in devices:
-            reading = device.readings.get(family.metric)
-            if reading is None or reading.value is None or isinstance(reading.value, str):
-                continue
-            if family.metric == LAST_XID:
-                more = labelled({"err_code": str(reading.value), "err_msg": xid(int(reading.value)).name})
-                page.add_text(family.name, f"{labels},{more}", written(family, reading.value))
-            else:
-                page.add_text(family.name, labels, written(family, reading.value))
+def add_dcgm(page: Page, snapshot: Snapshot, clocks: ClockCounts | None = None) -> None:
+    """Add the families to a page.
+
+    Args:
+        page: the page.
+        snapshot: what is shown.
+        clocks: what was seen of clock events before, or None: then they are not counted.
+    """
+    shown = list(_shown(snapshot))
+    add_families(page, DCGM_EXPORTER, shown, write=written, label=_label)
+    _no_xids(page, shown)
+    _xid_counts(page, snapshot, shown)
+    if clocks is not None:
+        _clock_counts(page, clocks, shown)
 
 
-def written(family: Family, value: float) -> str:
+def written(family: Family, value: Value) -> str | None:
     """Return a value of ours in their unit, as they write it: whole numbers, or six decimals."""
+    if isinstance(value, str):
+        return None
     theirs = value * family.over / family.times
     if family.real:
         return f"{theirs:f}"
@@ -45,32 +52,81 @@ def written(family: Family, value: float) -> str:
     return str(int(whole))
 
 
-def _labelled_devices(snapshot: Snapshot, driver: str) -> Iterable[tuple[Device, str]]:
-    """Return GPUs and MIG devices that a driver here shows, each with its labels; an instance bears its GPU's."""
-    gpus = {device.key: device for device in snapshot.devices if device.kind is ViewKind.GPU}
-    for device in snapshot.devices:
-        gpu = device if device.kind is ViewKind.GPU else gpus.get(device.parent or "")
-        if gpu is None or gpu.side is not Side.HOST or device.kind is ViewKind.VGPU:
+def _shown(snapshot: Snapshot) -> Iterator[Shown]:
+    """Return GPUs and MIG devices that a driver here shows; an instance bears its GPU's labels."""
+    driver = text(snapshot.host.readings, "nvidia_driver_version")
+    for device, gpu in parts(snapshot):
+        if gpu.side is not Side.HOST or device.kind is ViewKind.VGPU:
             continue
-        minor = _text(gpu.readings.get("gpu_minor_number"))
+        minor = text(gpu.readings, "gpu_minor_number")
         labels = {
             "gpu": "" if gpu.index is None else str(gpu.index),
             "UUID": gpu.uuid or "",
-            "pci_bus_id": _bus_id(gpu.pci_address),
+            "pci_bus_id": bus_id(gpu.pci_address),
             "device": f"nvidia{minor}" if minor else "",
             "modelName": gpu.name or "",
         }
         if device is not gpu:
-            labels["GPU_I_PROFILE"] = _text(device.readings.get("mig_profile"))
-            labels["GPU_I_ID"] = _text(device.readings.get("mig_gpu_instance"))
+            labels["GPU_I_PROFILE"] = text(device.readings, "mig_profile")
+            labels["GPU_I_ID"] = text(device.readings, "mig_gpu_instance")
         labels |= {"Hostname": snapshot.node.name, "hostname": snapshot.node.name, "DCGM_FI_DRIVER_VERSION": driver}
-        yield device, labelled(labels)
+        yield Shown(
+            subject=SUBJECTS[device.kind], readings=device.readings, dimensions=device.dimensions, labels=labels
+        )
 
 
-def _bus_id(address: str | None) -> str:
+def _label(family: Family, one: Shown, value: Value) -> Mapping[str, str]:
+    if family.metric != LAST_XID or isinstance(value, str):
+        return one.labels
+    return {**one.labels, "err_code": str(value), "err_msg": xid(int(value)).name}
+
+
+def _no_xids(page: Page, shown: Sequence[Shown]) -> None:
+    """Say of GPUs whose XIDs are watched that there was none; of others nothing."""
+    for one in shown:
+        count, last = one.readings.get(ANY_XID), one.readings.get(LAST_XID)
+        if count is not None and count.value == 0 and (last is None or last.value is None):
+            page.add_text(LAST_XID_FAMILY, labelled({**one.labels, **NO_XID}), "0")
+
+
+def _xid_counts(page: Page, snapshot: Snapshot, shown: Sequence[Shown]) -> None:
+    """Count the XIDs of each GPU in the window before the snapshot; a GPU without any has one series of 0.
+
+    Only the newest events are kept. Where they do not reach back far enough, nothing is said.
+    """
+    page.declare(XID_COUNT, "gauge", "XIDs of the GPU by number, in the last window")
+    ages = [(snapshot.measured_at - event.at).total_seconds() * 1000 for event in snapshot.events]
+    if len(ages) >= RECENT_EVENTS and ages[-1] < WINDOW_MS:
+        return
+    window = {"window_size_in_ms": str(WINDOW_MS)}
+    for one in shown:
+        count = one.readings.get(ANY_XID)
+        if count is None or count.value is None:
+            continue
+        counts: dict[int, int] = {}
+        for event, age in zip(snapshot.events, ages, strict=True):
+            if event.kind == EventKind.XID and event.uuid == one.labels["UUID"] and age <= WINDOW_MS:
+                counts[event.code] = counts.get(event.code, 0) + _times(event)
+        for code, times in sorted(counts.items()):
+            page.add(XID_COUNT, labelled({**one.labels, **window, "xid": str(code)}), times)
+        if not counts:
+            page.add(XID_COUNT, labelled({**one.labels, **window}), 0)
+
+
+def _clock_counts(page: Page, clocks: ClockCounts, shown: Sequence[Shown]) -> None:
+    page.declare(CLOCK_COUNT, "gauge", "Samples in the last window in which clocks were held down, by reason")
+    window = {"window_size_in_ms": str(WINDOW_MS)}
+    for one in shown:
+        for reason, samples in clocks.of(one.labels["UUID"]).items():
+            event = {"clock_event": CLOCK_EVENTS[reason]}
+            page.add(CLOCK_COUNT, labelled({**one.labels, **event, **window}), samples)
+
+
+def _times(event: EventReport) -> int:
+    told = event.attributes.get("count", "1")
+    return int(told) if told.isascii() and told.isdigit() and len(told) < 10 else 1
+
+
+def bus_id(address: str | None) -> str:
     """Write an address as NVML does: a domain of eight digits, upper case."""
     return f"0000{address}".upper() if address else ""
-
-
-def _text(reading: Reading | None) -> str:
-    return "" if reading is None or reading.value is None else str(reading.value)

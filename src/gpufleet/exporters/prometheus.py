@@ -3,20 +3,22 @@
 Every metric of the catalogue is `gpufleet_` and its name. A reading without a value has no series;
 `gpufleet_reading_absent` says which those are, and why. A state has one series for each of its names, 1 for the
 one it is in and 0 for the others. Texts that seldom change are labels of `gpufleet_gpu_info` and
-`gpufleet_host_info`, which are always 1. Series of a MIG device or vGPU instance also carry the UUID of its GPU (`gpu`)
+`gpufleet_host_info`, which are always 1. `gpufleet_measured_timestamp_seconds` says by reader and lane when a subject's
+readings were measured. Series of a MIG device or vGPU instance also carry the UUID of its GPU (`gpu`)
 and which part of it they are about.
 """
 
 from collections.abc import Iterable, Mapping
 
 from gpufleet.exporters.exposition import Page, labelled
-from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
+from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind
 from gpufleet.model.reading import DimReading, Reading, Value
 from gpufleet.model.snapshot import Device, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderState
 from gpufleet.model.view import ViewKind
 
 PREFIX = "gpufleet_"
+MEASURED = "gpufleet_measured_timestamp_seconds"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _JOINED_ELSEWHERE = {
@@ -60,6 +62,7 @@ def render_page(snapshot: Snapshot) -> Page:
     page.declare("gpufleet_gpu_info", "gauge", "Texts that seldom change of one device; always 1")
     page.declare("gpufleet_host_info", "gauge", "Texts that seldom change of the machine; always 1")
     page.declare("gpufleet_reading_absent", "gauge", "1 for a reading that has no value, with the reason")
+    page.declare(MEASURED, "gauge", "When readings of this reader and lane were measured, since 1970")
     for device in snapshot.devices:
         labels = {**node, **_device_labels(device)}
         _readings(page, labels, device.readings, device.dimensions)
@@ -106,8 +109,11 @@ def _readings(
     page: Page, labels: dict[str, str], readings: Mapping[str, Reading], dimensions: Iterable[DimReading]
 ) -> None:
     base = labelled(labels)
+    measured: dict[tuple[str, Lane], float] = {}
     for name, reading in readings.items():
         metric = CATALOGUE[name]
+        if reading.measured_at is not None:
+            measured[reading.reader, metric.lane] = reading.measured_at.timestamp()
         if reading.value is None:
             page.add("gpufleet_reading_absent", f'{base},metric="{name}",reason="{reading.absent}"', 1)
         elif metric.kind is not MetricKind.INFO:
@@ -120,6 +126,10 @@ def _readings(
             page.add("gpufleet_reading_absent", f'{where},metric="{dim.metric}",reason="{dim.absent}"', 1)
         else:
             _value(page, metric, f"{base},{labelled(dim.labels)}", dim.value)
+        if dim.measured_at is not None:
+            measured[dim.reader, metric.lane] = dim.measured_at.timestamp()
+    for (reader, lane), at in measured.items():
+        page.add(MEASURED, f"{base},{labelled({'reader': reader, 'lane': lane})}", at)
 
 
 def _value(page: Page, metric: Metric, labels: str, value: Value) -> None:

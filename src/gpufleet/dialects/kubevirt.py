@@ -1,0 +1,51 @@
+"""KubeVirt's proposal for GPUs of virtual machines, `kubevirt_vmi_gpu_*` (enhancement 254; not in any release).
+
+Names, units and labels were read in the proposal and in the code that was offered with it: gauges all of them, whatever
+their names end in, in percent and milliwatts. A series is of a GPU as its guest sees it; `name` and `namespace` are the
+virtual machine's.
+"""
+
+from gpufleet.dialects.dialect import Dialect, Family, Whose, small_number, table
+from gpufleet.model.catalogue import Subject
+from gpufleet.model.series import Series
+from gpufleet.model.view import Side, View, ViewKind
+
+PREFIX = "kubevirt_vmi_gpu_"
+
+
+def _row(name: str, metric: str, *, over: int = 1) -> Family:
+    return Family(name=PREFIX + name, metric=metric, of=(Subject.GPU,), over=over)
+
+
+FAMILIES = table(
+    _row("utilization_percent", "gpu_utilization_ratio", over=100),
+    _row("memory_utilization_percent", "gpu_memory_activity_ratio", over=100),
+    _row("memory_used_bytes", "gpu_memory_used_bytes"),
+    _row("memory_total_bytes", "gpu_memory_total_bytes"),
+    _row("temperature_celsius", "gpu_temperature_celsius"),
+    _row("power_usage_milliwatts", "gpu_power_watts", over=1000),
+    _row("ecc_errors_single_bit_total", "gpu_ecc_corrected_lifetime_errors_total"),
+    _row("ecc_errors_double_bit_total", "gpu_ecc_uncorrected_lifetime_errors_total"),
+    _row("encoder_utilization_percent", "gpu_encoder_utilization_ratio", over=100),
+    _row("decoder_utilization_percent", "gpu_decoder_utilization_ratio", over=100),
+    _row("running_processes", "gpu_compute_processes"),
+)
+
+UNREAD = {
+    PREFIX + "info": "who holds which device, by the device plugin's word: attribution's, not a measurement",
+    PREFIX + "agent_status": "the collector's word about itself",
+}
+
+
+def whose(series: Series) -> Whose | None:
+    """Read who it is: a GPU in the guest of a virtual machine, `namespace/name`."""
+    labels = series.labels
+    uuid, name = labels.get("gpu_uuid", ""), labels.get("name", "")
+    if not uuid or not name:
+        return None
+    namespace = labels.get("namespace", "")
+    view = View(kind=ViewKind.GPU, side=Side.GUEST, uuid=uuid, index=small_number(labels.get("gpu_index", "")))
+    return Whose(machine=f"{namespace}/{name}" if namespace else name, view=view, name=labels.get("gpu_name", ""))
+
+
+KUBEVIRT = Dialect(name="kubevirt", prefixes=(PREFIX,), families=FAMILIES, unread=UNREAD, whose=whose)
