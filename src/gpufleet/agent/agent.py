@@ -8,8 +8,11 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gpufleet.agent.assemble import assemble
 from gpufleet.agent.batches import Pending
+from gpufleet.agent.guests.guests import Guests
 from gpufleet.agent.holding import Holding
 from gpufleet.agent.keeping import Keeper
 from gpufleet.agent.outcome import Outcome
@@ -19,6 +22,7 @@ from gpufleet.agent.state import State
 from gpufleet.agent.stats import AgentStats, LaneStats
 from gpufleet.agent.timeline import Timeline, status_before
 from gpufleet.model.absence import Absent
+from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.snapshot import Snapshot
@@ -64,6 +68,7 @@ class Agent:
         boot: str = "",
         release: ReleaseFolder | None = None,
         holders: Collection[str] = (),
+        guests: Guests | None = None,
     ) -> None:
         """Take the parts.
 
@@ -80,8 +85,10 @@ class Agent:
             boot: id of this boot of the machine, or empty where it is not known.
             release: where an operator asks for the devices.
             holders: names of the readers that hold devices.
+            guests: virtual machines to read, or None.
         """
         self._clock = clock
+        self._guests = guests
         self._render = render
         self._delivery = delivery
         self._capabilities = dict(capabilities or {})
@@ -125,6 +132,8 @@ class Agent:
             async with asyncio.TaskGroup() as tasks:
                 for loop in self._loops:
                     tasks.create_task(loop.run(), name=f"reader {loop.reader.name}")
+                if self._guests is not None:
+                    tasks.create_task(self._guests.run(self._hear_guests), name="guests")
                 tasks.create_task(self._keep_settling(), name="events")
                 tasks.create_task(self._keep_prepared(), name="pages")
                 if self._delivery is not None:
@@ -194,16 +203,24 @@ class Agent:
             await asyncio.sleep(GATHER_SECONDS)
             self._prepare()
 
+    def _hear_guests(self) -> None:
+        self._news.set()
+        self._changed.set()
+
     def _prepare(self) -> None:
         self._changed.clear()
         self.missing = self._state.missing()
         capability = "no hub is configured" if self._delivery is None else self._delivery.capability
-        self.snapshot = assemble(
+        guests = {} if self._guests is None else {"guests": self._guests.capability}
+        snapshot = assemble(
             self._state,
             now=self._clock.monotonic(),
             now_ns=self._clock.now_ns(),
-            capabilities={**self._capabilities, "push": capability},
+            capabilities={**self._capabilities, **guests, "push": capability},
         )
+        if self._guests is not None:
+            snapshot = msgspec.structs.replace(snapshot, guests=self._guests.documents(snapshot.node.name))
+        self.snapshot = snapshot
         if self._delivery is not None:
             self._stats.send = self._delivery.outbox.stats
             self._stats.queue = self._delivery.outbox.queue_stats()
@@ -225,7 +242,10 @@ class Agent:
             self._prepare()
         if self._pending and not self.missing:
             report = self._pending.take(self.snapshot, self._clock.now_ns(), self._state.judged)
-        if await delivery.outbox.post(report):
+        guests: tuple[MachineReport, ...] = ()
+        if self._guests is not None and not self.missing:
+            guests = self._guests.take(self.snapshot.node.name)
+        if await delivery.outbox.post(report, *guests):
             delivery.pusher.wake()
             if report is not None:
                 await self._remember()

@@ -52,10 +52,11 @@ class Outbox:
             records=queue.records, bytes=queue.waiting_bytes, dropped=queue.dropped, in_memory=queue.memory_records
         )
 
-    async def post(self, report: MachineReport | None) -> bool:
-        """Put the report in the queue, with a heartbeat if one is due; say whether there is a new record."""
+    async def post(self, *reports: MachineReport | None) -> bool:
+        """Put the reports in the queue, with a heartbeat if one is due; say whether there is a new record."""
         beats = self.heartbeat_due_in() == 0.0
-        if report is None and not beats:
+        told = tuple(report for report in reports if report is not None)
+        if not told and not beats:
             return False
         sent_at = self._clock.now_ns()
         heartbeat = await self._heartbeat() if beats else None
@@ -69,7 +70,7 @@ class Outbox:
                     seq=seq,
                     sent_at=sent_at,
                     heartbeat=heartbeat,
-                    reports=() if report is None else (report,),
+                    reports=told,
                 )
             )
 

@@ -15,6 +15,9 @@ from gpufleet.ports import Clock, Reader
 
 log = logging.getLogger(__name__)
 
+MAX_TOLD = 64
+"""Different errors that are told until the reader works again: a stranger may word each of them anew."""
+
 MAX_WORDS = 1024
 """Letters of an error that are kept: as many as a batch can carry."""
 
@@ -136,7 +139,7 @@ class ReaderLoop:
 
     def _log_change(self, status: ReaderStatus, failure: Absent | None) -> None:
         """Tell each error once, from whichever lane, until every lane works again."""
-        if status.last_error and status.last_error not in self._told:
+        if status.last_error and status.last_error not in self._told and len(self._told) < MAX_TOLD:
             excused = failure is not None and self._excuses(failure)
             if excused is None:
                 return  # a later pass knows

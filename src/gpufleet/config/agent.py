@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from gpufleet.config.guests import MAX_GUESTS, GuestConfig
 from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.tls import TlsConfig, check_exposure
@@ -184,6 +185,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             that none is asked for.
         state: folder of the spool; `agent/` is made in it.
         log_level: the least severe message that is logged.
+        guest_folder: where others put and remove a file for each virtual machine to be read, such as
+            `/run/gpufleet/guests.d`; watched while the agent runs. None means that there is no such folder.
+        guests: virtual machines that are read from inside (`[[guests]]`).
         tls, lanes, metrics, readers, hub, spool: see there.
     """
 
@@ -194,6 +198,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     token_file: str | None = None
     state: str = msgspec.field(default_factory=lambda: default_state(os.environ, os.getuid()))
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    guest_folder: str | None = None
+    guests: Annotated[tuple[GuestConfig, ...], msgspec.Meta(max_length=MAX_GUESTS)] = ()
     tls: TlsConfig = TlsConfig()
     lanes: Lanes = Lanes()
     metrics: MetricsConfig = MetricsConfig()
@@ -207,6 +213,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if not self.insecure_listen:
             lacking = [] if self.token_file else ["token_file"]
             check_exposure(self.listen, host, lacking + ([] if self.tls.is_on else ["[tls]"]))
+        uids = [guest.uid for guest in self.guests]
+        doubled = sorted({uid for uid in uids if uids.count(uid) > 1})
+        if doubled:
+            raise ImpossibleValueError("guests", f"name {doubled[0]} more than once")
         if not self.state:
             raise ImpossibleValueError("state", "must name a folder")
 

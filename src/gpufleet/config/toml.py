@@ -30,6 +30,14 @@ def render_toml(resolved: Resolved[Any]) -> str:
 
 def toml_literal(value: object) -> str:
     """Return a value of a configuration, other than None, as TOML writes it."""
-    plain = msgspec.to_builtins(value)
+    return _literal(msgspec.to_builtins(value))
+
+
+def _literal(plain: object) -> str:
+    if isinstance(plain, dict):  # inline tables; what is not set has no word
+        pairs = [f"{_literal(str(key))} = {_literal(one)}" for key, one in plain.items() if one is not None]
+        return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
+    if isinstance(plain, list | tuple):
+        return f"[{', '.join(map(_literal, plain))}]"
     # JSON's literals are TOML's, but for DEL, which TOML wants escaped.
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")

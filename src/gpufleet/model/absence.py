@@ -36,6 +36,14 @@ class Reason(enum.StrEnum):
     NOT_COLLECTED = "not_collected"  # no reader was asked, or it has not completed a round yet
     READER_FAILED = "reader_failed"  # the reader failed as a whole; last_error says how
     STALE = "stale"  # the newest value is older than the stated age
+    # the way into a guest
+    GUEST_UNREACHABLE = "guest_unreachable"  # no way into it answers
+    GUEST_BOOTING = "guest_booting"  # it is there, or is awaited, and does not answer yet
+    GUEST_REFUSED = "guest_refused"  # it answers and does not take the agent's key
+    IDENTITY_MISMATCH = "identity_mismatch"  # another machine answers than the one that was dialled (its host key)
+    NOT_ENABLED = "not_enabled"  # it answers, and what would be asked is switched off or not installed there
+    INCOMPATIBLE_VERSION = "incompatible_version"  # what answers in it is of a version that is not spoken here
+    GPU_COUNT_DIFFERS = "gpu_count_differs"  # it shows other GPUs than it should have: detail counts them
     # the allocation contract
     TARGET_UNKNOWN = "target_unknown"  # the allocation's target was never seen
     AMBIGUOUS_TARGET = "ambiguous_target"  # more than one machine fits the target: detail names them

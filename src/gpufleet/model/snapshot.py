@@ -99,19 +99,6 @@ class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pci: tuple[PciFunction, ...] | None = None
 
 
-class Guest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A virtual machine read from inside.
-
-    Attributes:
-        machine: its evidence.
-        devices, host: its devices and its own processor, memory and network.
-    """
-
-    machine: Machine
-    devices: tuple[Device, ...] = ()
-    host: Host
-
-
 class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one lane of one reader is doing, as documents show it; fields as in `ReaderStatus`."""
 
@@ -125,6 +112,32 @@ class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     failures: int = 0
     error_class: str = ""
     last_error: str = ""
+
+
+class Guest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A virtual machine read from inside. Who it is, is what the agent was told; the readings are its own claims.
+
+    Attributes:
+        machine: who it is.
+        namespace, name: of the virtual machine.
+        vm_uuid: its UUID.
+        allocation: id of the allocation that it is for, if the agent was told of one.
+        state: `ok`, or why there are no readings of its GPUs (the states of `guest_state`).
+        detail: what is wrong, in the words of whoever said so.
+        devices, host: its devices and its own processor, memory and network, and how the agent gets on with it.
+        readers: how each reader is doing in it.
+    """
+
+    machine: Machine
+    namespace: str = ""
+    name: str = ""
+    vm_uuid: str = ""
+    allocation: str = ""
+    state: str = ""
+    detail: str = ""
+    devices: tuple[Device, ...] = ()
+    host: Host
+    readers: tuple[ReaderReport, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

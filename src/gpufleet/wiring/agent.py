@@ -18,6 +18,7 @@ from gpufleet.exporters.agent_stats import AgentPage
 from gpufleet.model.machine import Machine
 from gpufleet.ports import Clock
 from gpufleet.wiring.clock import SystemClock
+from gpufleet.wiring.guests import make_guests
 from gpufleet.wiring.once import intervals
 from gpufleet.wiring.readers import HOLDERS, capabilities, has_binding, make_readers
 from gpufleet.wiring.sending import hub_client, token_of
@@ -92,6 +93,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             boot=_boot_id(),
             release=ReleaseFolder(folder, clock.now_ns),
             holders=HOLDERS & {reader.name for reader, _ in readers},
+            guests=make_guests(config, folder, clock),
         )
         bound = await stack.enter_async_context(
             serve(AgentApp(agent, token), host, port, connections=CONNECTIONS, stop_seconds=STOP_SECONDS, tls=tls)

@@ -11,9 +11,9 @@ import pytest
 
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
 from gpufleet.channels.guest_shell.words import script
-from gpufleet.channels.ssh.login import SshTarget
 from gpufleet.channels.ssh.pins import FirstPin, GivenPin, Pin, is_key
 from gpufleet.channels.ssh.shell import SshShell
+from gpufleet.channels.ssh.target import SshTarget
 from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError, ChannelTimeoutError
 from gpufleet.ports import ExecResult, FetchPlan

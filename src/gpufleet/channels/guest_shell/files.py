@@ -12,7 +12,7 @@ from gpufleet.ports import Fetched, FetchPlan
 
 TIMEOUT_SECONDS = 10.0
 
-MAX_BYTES = 8 << 20
+MAX_BYTES = 4 << 20
 """Of one answer: what a guest may take of this side's memory for a moment."""
 
 MAX_COMMAND_BYTES = 48 << 10

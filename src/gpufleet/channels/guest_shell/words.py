@@ -27,7 +27,9 @@ TIMED_OUT = (124, 137)
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,=@+*?\[\]-]+", re.ASCII)
 
-_SMI = re.compile(r"-q|-x|-L|--help-query-gpu|--query-(gpu|compute-apps)=[a-z0-9_.,]+|--format=csv,noheader", re.ASCII)
+_SMI = re.compile(
+    r"-q|-x|-L|--help-query-gpu|--query-(gpu|compute-apps)=[A-Za-z0-9_.,]+|--format=csv,noheader", re.ASCII
+)
 
 
 class Shell(Protocol):

@@ -4,12 +4,11 @@ The only module that imports asyncssh, which takes about 40 MB: it is imported w
 """
 
 import asyncio
-from pathlib import Path
 
 import asyncssh
-import msgspec
 
 from gpufleet.channels.ssh.pins import Pin
+from gpufleet.channels.ssh.target import SshTarget
 from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError
 from gpufleet.model.text import clean
@@ -29,36 +28,13 @@ _HOST_KEYS = (
 """Kinds of host keys that are taken; old ones with SHA-1 are not."""
 
 
-class SshTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom to dial, and as whom.
-
-    Attributes:
-        host, port: of the guest.
-        user: account in the guest.
-        key_file: private key, without a passphrase.
-        connect_seconds: until somebody answers.
-        login_seconds: until the login is over, the connection included.
-    """
-
-    host: str
-    port: int
-    user: str
-    key_file: Path
-    connect_seconds: float = 5.0
-    login_seconds: float = 15.0
-
-    @property
-    def name(self) -> str:
-        """How it is called in words of errors."""
-        return f"ssh {self.user}@{self.host}:{self.port}"
-
-
 async def log_in(target: SshTarget, pin: Pin) -> asyncssh.SSHClientConnection:
     """Log in; a key that was shown where none was known is pinned once the login succeeded.
 
     Raises:
         ChannelError: with its problem; a host key that is not the pinned one is `IDENTITY_MISMATCH`.
     """
+    asyncssh.set_log_level("ERROR")  # it tells every step; what fails is raised here
     own = _own_key(target)
     pinned = pin.key()
     client = _Client(takes_any=pinned is None)

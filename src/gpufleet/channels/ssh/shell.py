@@ -2,20 +2,20 @@
 
 import asyncio
 import contextlib
+import importlib
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpufleet.channels.guest_shell.words import FORCED, GREETING, HELLO, NAME, is_plain, script
 from gpufleet.channels.ssh.pins import Pin
+from gpufleet.channels.ssh.target import SshTarget
 from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError, ChannelTimeoutError
 from gpufleet.ports import ExecResult
 
 if TYPE_CHECKING:
     import asyncssh
-
-    from gpufleet.channels.ssh.login import SshTarget
 
 WINDOW_BYTES = 256 << 10
 """What the guest may send ahead of being read, of each command."""
@@ -34,7 +34,7 @@ class SshShell:
     it, so that a driver that hangs does not fill the guest with processes.
     """
 
-    def __init__(self, target: "SshTarget", pin: Pin) -> None:
+    def __init__(self, target: SshTarget, pin: Pin) -> None:
         self._target, self._pin = target, pin
         self._opening = asyncio.Lock()
         self._connection: asyncssh.SSHClientConnection | None = None
@@ -52,11 +52,11 @@ class SshShell:
                 return
             await self._drop()
             try:
-                from gpufleet.channels.ssh.login import log_in
+                login = await asyncio.to_thread(importlib.import_module, "gpufleet.channels.ssh.login")
             except ImportError as error:
                 words = "asyncssh is not installed: pip install 'gpufleet[ssh]'"
                 raise ChannelError(words, ChannelProblem.NOT_PERMITTED) from error
-            connection = await log_in(self._target, self._pin)
+            connection: asyncssh.SSHClientConnection = await login.log_in(self._target, self._pin)
             try:
                 self._forced = await self._greet(connection)
             except BaseException:

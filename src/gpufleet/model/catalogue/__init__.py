@@ -6,6 +6,7 @@ from gpufleet.model.catalogue.gpu_activity import ACTIVITY_METRICS
 from gpufleet.model.catalogue.gpu_board import BOARD_METRICS
 from gpufleet.model.catalogue.gpu_errors import ERROR_METRICS
 from gpufleet.model.catalogue.gpu_links import LINK_METRICS
+from gpufleet.model.catalogue.guest import GUEST_METRICS
 from gpufleet.model.catalogue.host import HOST_METRICS
 from gpufleet.model.catalogue.instances import INSTANCE_METRICS
 from gpufleet.model.catalogue.metric import (
@@ -19,7 +20,7 @@ from gpufleet.model.catalogue.metric import (
     ValueType,
 )
 
-CATALOGUE_VERSION = 4
+CATALOGUE_VERSION = 5
 """Raised whenever a row is added, or an existing row changes its meaning; carried by documents and batches."""
 
 ROWS = (
@@ -31,6 +32,7 @@ ROWS = (
     *INSTANCE_METRICS,
     *EVENT_METRICS,
     *HOST_METRICS,
+    *GUEST_METRICS,
 )
 """Every row, in the order in which people want to read them."""
 

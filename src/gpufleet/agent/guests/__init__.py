@@ -1,0 +1,1 @@
+"""Virtual machines that the agent reads from inside: found, dialled, asked, each on its own."""

@@ -1,0 +1,120 @@
+"""What of a guest's word is let in: its own devices, as a guest's, every value as the catalogue has it. Pure.
+
+A guest can say what it likes; what is let in is only about itself, cannot be written as anything else, and has a size
+that is known before. What does not fit is `invalid_value`, and its neighbours stay.
+"""
+
+import math
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.round import Round
+from gpufleet.model.text import clean
+from gpufleet.model.view import Side, View, ViewKind
+
+MAX_VIEWS = 256
+"""Devices in one pass: 16 GPUs of 7 MIG devices each are 128."""
+
+MAX_DIMS = 4096
+"""Values with dimensions in one sample: 256 processors in 8 modes are half of that."""
+
+MAX_TEXT = 256
+MAX_ERRORS = 4
+MAX_ERROR = 300
+
+_NAME = re.compile(r"[A-Za-z0-9._:@/-]{1,96}", re.ASCII)
+_KEY = re.compile(r"[A-Za-z0-9._:@/-]{1,160}", re.ASCII)
+
+_INT64, _UINT64 = -(2**63), 2**64
+
+
+def admit(told: Round) -> Round:
+    """Return what is let in of a pass. Events, inventories and evidence of identity are not: those are claims."""
+    samples: list[Sample] = []
+    views, left_out = 0, False
+    for sample in told.samples:
+        if sample.view is not None:
+            views += 1
+            if views > MAX_VIEWS or sample.view.kind is ViewKind.VGPU or not _is_named(sample.view):
+                left_out = True  # a guest sees no vGPU instances of its host
+                continue
+        samples.append(_sample(sample))
+    errors = [clean(words)[:MAX_ERROR] for words in told.errors[:MAX_ERRORS]]
+    if left_out:
+        errors = ["devices without a proper name, or beyond the number that is read, are left out", *errors][
+            :MAX_ERRORS
+        ]
+    return Round(samples=tuple(samples), errors=tuple(errors))
+
+
+def _sample(sample: Sample) -> Sample:
+    subject = Subject.MACHINE if sample.view is None else Subject(sample.view.kind.value)
+    return msgspec.structs.replace(
+        sample,
+        view=None if sample.view is None else _view(sample.view),
+        values=_values(sample.values.items(), subject),
+        dims=tuple(_dims(sample.dims, subject)),
+        provenance=Provenance.SLICE_GUEST,
+        processes=None,
+    )
+
+
+def _is_named(view: View) -> bool:
+    names = (view.uuid, view.pci_address, view.instance)
+    return any(names) and all(name is None or _NAME.fullmatch(name) for name in names)
+
+
+def _view(view: View) -> View:
+    parent = view.parent if view.parent is not None and _KEY.fullmatch(view.parent) else None
+    return View(
+        kind=view.kind,
+        side=Side.GUEST,
+        uuid=view.uuid,
+        pci_address=view.pci_address,
+        instance=view.instance,
+        parent=parent,
+        index=view.index if view.index is None or 0 <= view.index < 1 << 16 else None,
+    )
+
+
+def _values(told: Iterable[tuple[str, Value | Absent]], subject: Subject) -> dict[str, Value | Absent]:
+    found: dict[str, Value | Absent] = {}
+    for name, value in told:
+        metric = CATALOGUE.get(name)
+        if metric is not None and not metric.dims:
+            found[name] = _fit(metric, subject, value)
+    return found
+
+
+def _dims(told: tuple[DimValue, ...], subject: Subject) -> Iterable[DimValue]:
+    for one in told[:MAX_DIMS]:
+        metric = CATALOGUE.get(one.metric)
+        if metric is None or len(one.labels) != len(metric.dims):
+            continue
+        labels = tuple(clean(label)[:MAX_TEXT] for label in one.labels)
+        yield DimValue(one.metric, labels, _fit(metric, subject, one.value))
+
+
+def _fit(metric: Metric, subject: Subject, value: Value | Absent) -> Value | Absent:
+    if isinstance(value, Absent):
+        return Absent(value.reason, clean(value.detail)[:MAX_TEXT])
+    if subject not in metric.subjects:
+        return Absent(Reason.INVALID_VALUE, f"not a metric of a {subject}")
+    if metric.type is ValueType.TEXT:
+        return clean(value)[:MAX_TEXT] if isinstance(value, str) else Absent(Reason.INVALID_VALUE, "not a text")
+    if metric.type is ValueType.ENUM:
+        return value if value in metric.states else Absent(Reason.INVALID_VALUE, "not a state")
+    if isinstance(value, int) and not _INT64 <= value < _UINT64:
+        return Absent(Reason.INVALID_VALUE, "does not fit in 64 bits")
+    if isinstance(value, str | bool) or not math.isfinite(value):
+        return Absent(Reason.INVALID_VALUE, "not a number")
+    low, high = metric.low, metric.high
+    if (low is not None and value < low) or (high is not None and value > high):
+        return Absent(Reason.INVALID_VALUE, "out of range")
+    return value

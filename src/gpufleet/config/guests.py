@@ -1,0 +1,155 @@
+"""Configuration of the virtual machines that an agent reads from inside: in the agent's file, or a file each."""
+
+import re
+import tomllib
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from gpufleet.config.load import ImpossibleValueError
+from gpufleet.model.errors import ConfigError
+
+MAX_FILE_BYTES = 64 << 10
+
+MAX_GUESTS = 256
+"""Virtual machines that one agent reads."""
+
+PIN_FIRST = "pin-first"
+"""Word for a host key that is not known yet: the first that the virtual machine shows is pinned."""
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+Text = Annotated[str, msgspec.Meta(max_length=253)]
+Path_ = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1024)]
+
+_HOST_KEY = re.compile(r"(?:ssh-|ecdsa-)[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,2}", re.ASCII)
+_STREAM = re.compile(
+    r"tcp://[^/\s]+:[0-9]{1,5}|unix:///\S+|vsock://[0-9]{1,10}:[0-9]{1,10}|hybrid-vsock:///\S+:[0-9]{1,10}", re.ASCII
+)
+
+
+class SshChannel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ssh", forbid_unknown_fields=True):
+    """SSH to the virtual machine's private address.
+
+    Attributes:
+        address: `HOST` or `HOST:PORT`; an IPv6 address with a port stands in brackets.
+        user: account in the guest.
+        key_file: the agent's private key.
+        host_key: `ssh-ed25519 AAAA...`, the only one that is taken; or `pin-first`.
+    """
+
+    address: Name
+    user: Name = "gpufleet"
+    key_file: Path_
+    host_key: str = PIN_FIRST
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be dialled."""
+        self.split()
+        if self.host_key != PIN_FIRST and not _HOST_KEY.fullmatch(self.host_key):
+            raise ImpossibleValueError("host_key", f"must be a type and a key, as in NAME.pub, or {PIN_FIRST!r}")
+
+    def split(self) -> tuple[str, int]:
+        """Return host and port."""
+        host, colon, port = self.address.rpartition(":")
+        if not colon or (host.count(":") > 0 and not host.endswith("]")):
+            host, port = self.address, "22"
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+            raise ImpossibleValueError("address", f"{self.address!r} is not HOST or HOST:PORT")
+        return host, int(port)
+
+
+class DcgmChannel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="dcgm", forbid_unknown_fields=True):
+    """A DCGM host engine in the guest.
+
+    Attributes:
+        address: `vsock://CID:PORT`, `hybrid-vsock:///PATH:PORT`, `tcp://HOST:PORT` or `unix:///PATH`.
+    """
+
+    address: Name
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address of a stream."""
+        if not _STREAM.fullmatch(self.address):
+            words = (
+                f"{self.address!r} is not vsock://CID:PORT, hybrid-vsock:///PATH:PORT, tcp://HOST:PORT or unix:///PATH"
+            )
+            raise ImpossibleValueError("address", words)
+
+
+Channel = SshChannel | DcgmChannel
+
+
+class GuestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One virtual machine. Who it is, is what is written here: never what it says of itself.
+
+    Attributes:
+        name: of the virtual machine.
+        vm_uuid: its UUID, which allocations name.
+        namespace: of its name, where there are such.
+        allocation: id of the allocation that it is for.
+        gpus: GPUs that it should have; not set means that any number is right.
+        gpu_types: product name to number of GPUs that it should have of it; names as the driver writes them.
+        channels: ways into it, the preferred first.
+    """
+
+    name: Name
+    vm_uuid: Name
+    namespace: Text = ""
+    allocation: Text = ""
+    gpus: Count | None = None
+    gpu_types: Annotated[dict[Name, Count], msgspec.Meta(max_length=16)] = {}
+    channels: Annotated[tuple[Channel, ...], msgspec.Meta(min_length=1, max_length=8)]
+
+    def __post_init__(self) -> None:
+        """Refuse an identity that is none."""
+        try:
+            plain = str(uuid.UUID(self.vm_uuid))
+        except ValueError:
+            plain = ""
+        if plain != self.vm_uuid.lower():
+            raise ImpossibleValueError("vm_uuid", f"{self.vm_uuid!r} is no UUID of a virtual machine")
+        for text in (self.name, self.namespace, self.allocation):
+            if not text.isprintable():
+                raise ImpossibleValueError("name", f"{text!r} has characters that cannot be shown")
+        told = sum(self.gpu_types.values())
+        if self.gpus is not None and told > self.gpus:
+            raise ImpossibleValueError("gpu_types", f"names {told} GPUs, and gpus says {self.gpus}")
+
+    @property
+    def uid(self) -> str:
+        """The UUID in lower case."""
+        return self.vm_uuid.lower()
+
+    @property
+    def title(self) -> str:
+        """Namespace and name in one."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+def read_guest(file: Path) -> GuestConfig:
+    """Read a virtual machine's own file.
+
+    Raises:
+        ConfigError: if it cannot be read, or is not one virtual machine.
+    """
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigError(str(file), "", f"is longer than {MAX_FILE_BYTES} bytes")
+        return msgspec.convert(tomllib.loads(content.decode()), GuestConfig)
+    except OSError as error:
+        raise ConfigError(str(file), "", f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(file), "", f"is not UTF-8 at byte {error.start}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(str(file), "", f"is not TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(str(file), "", "is nested too deeply") from error
+    except msgspec.ValidationError as error:
+        reason, _, place = str(error).partition(" - at ")
+        raise ConfigError(str(file), place.strip("`$").lstrip("."), reason) from error

@@ -1,0 +1,56 @@
+"""Rows about a virtual machine that an agent reads from inside, as the agent sees it. Ids 380 to 399."""
+
+from gpufleet.model.catalogue.metric import Lane, Metric, MetricKind, Storage, Subject, ValueType
+from gpufleet.model.guest import STATES
+
+
+def _row(
+    id: int,  # noqa: A002 - the column's own name
+    name: str,
+    kind: MetricKind,
+    type: ValueType,  # noqa: A002 - the column's own name
+    help: str,  # noqa: A002 - the column's own name
+    *,
+    unit: str = "",
+    states: tuple[str, ...] = (),
+) -> Metric:
+    return Metric(
+        id=id,
+        name=name,
+        kind=kind,
+        type=type,
+        unit=unit,
+        low=None if type in (ValueType.ENUM, ValueType.TEXT) else 0,
+        help=help,
+        subjects=(Subject.MACHINE,),
+        sides=("host",),
+        lane=Lane.FAST,
+        storage=Storage.INFO if kind is MetricKind.INFO else Storage.TAIL,
+        states=states,
+        kernel=("gpufleet agent",),
+    )
+
+
+def _text(id: int, name: str, help: str) -> Metric:  # noqa: A002
+    return _row(id, name, MetricKind.INFO, ValueType.TEXT, help)
+
+
+def _instant(id: int, name: str, help: str) -> Metric:  # noqa: A002
+    return _row(id, name, MetricKind.GAUGE, ValueType.FLOAT, help, unit="seconds")
+
+
+# fmt: off
+GUEST_METRICS = (
+    _row(380, "guest_state", MetricKind.STATE, ValueType.ENUM, "How the agent gets on with the virtual machine",
+         states=STATES),
+    _text(381, "guest_problem", "What is wrong, in the words of whoever said so; empty while nothing is"),
+    _text(382, "guest_way", "Which of the ways into it gives its GPUs: channel and reader"),
+    _text(383, "guest_allocation", "Id of the allocation that it is for, as its agent was told"),
+    _row(384, "guest_gpus", MetricKind.GAUGE, ValueType.INT, "GPUs that it shows"),
+    _row(385, "guest_expected_gpus", MetricKind.GAUGE, ValueType.INT, "GPUs that it should have"),
+    _instant(386, "guest_seen_timestamp_seconds", "When its agent was told of it, since 1970"),
+    _instant(387, "guest_channel_open_timestamp_seconds", "When a way into it was first open, since 1970"),
+    _instant(388, "guest_first_answer_timestamp_seconds", "When it first answered from inside, since 1970"),
+    _instant(389, "guest_driver_ready_timestamp_seconds", "When it first gave readings of a GPU, since 1970"),
+)
+# fmt: on

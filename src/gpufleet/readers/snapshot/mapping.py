@@ -1,0 +1,108 @@
+"""A snapshot document as samples again. Pure."""
+
+from collections.abc import Callable, Iterable
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.reading import READER_PRECEDENCE, DimReading, DimValue, Reading, Sample, Value
+from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.status import ReaderState
+from gpufleet.model.time import to_ns
+from gpufleet.model.view import Side, View, ViewKind
+
+NAME = "snapshot"
+
+MAX_AGE_NS = 3600 * 10**9
+"""What a reading may be older than its document's newest: nothing that old is current anyway."""
+
+_GPU_READERS = ("nvml", "dcgm", "nvidia_smi")
+
+_Key = tuple[str, int]
+
+
+def samples_of(snapshot: Snapshot, lane: Lane, received_at: int) -> tuple[Sample, ...]:
+    """Return the samples of a lane.
+
+    Instants are put on this side's clock: the newest reading of the document was measured when it was received, and
+    the others are as much older as they say. The other machine's clock is thereby left out.
+
+    Args:
+        snapshot: what gpufleet there printed.
+        lane: which readings.
+        received_at: nanoseconds since 1970 by this side's clock.
+    """
+    newest = to_ns(snapshot.measured_at)
+
+    def instant(reading: Reading | DimReading) -> int:
+        measured = reading.measured_at
+        age = 0 if measured is None or measured.tzinfo is None else newest - to_ns(measured)
+        return received_at - min(max(age, 0), MAX_AGE_NS)
+
+    found: list[Sample] = []
+    for device in snapshot.devices:
+        if device.side is Side.HOST and device.kind is not ViewKind.VGPU:
+            found += _samples(_view(device), device.readings.items(), device.dimensions, lane, instant)
+    host = snapshot.host.readings.items()
+    found += _samples(None, ((name, one) for name, one in host if one.reader in _GPU_READERS), (), lane, instant)
+    return tuple(found)
+
+
+def why_no_gpu(snapshot: Snapshot) -> Absent:
+    """Return why a snapshot shows no GPU: the words of its reader of GPUs."""
+    for report in snapshot.readers:
+        if report.reader in _GPU_READERS and report.state is ReaderState.FAILED:
+            reason = Reason(report.error_class) if report.error_class else Reason.READER_FAILED
+            return Absent(Reason.READER_FAILED if reason is Reason.UNKNOWN else reason, report.last_error)
+    return Absent(Reason.NO_SUPPORTED_GPU, "gpufleet shows no GPU there")
+
+
+def _view(device: Device) -> View:
+    return View(
+        kind=device.kind,
+        side=device.side,
+        uuid=device.uuid,
+        pci_address=device.pci_address,
+        instance=device.instance,
+        parent=device.parent,
+        index=device.index,
+    )
+
+
+def _samples(
+    view: View | None,
+    readings: Iterable[tuple[str, Reading]],
+    dimensions: Iterable[DimReading],
+    lane: Lane,
+    instant: Callable[[Reading | DimReading], int],
+) -> list[Sample]:
+    values: dict[_Key, dict[str, Value | Absent]] = {}
+    dims: dict[_Key, list[DimValue]] = {}
+    for name, reading in readings:
+        if name in CATALOGUE and CATALOGUE[name].lane is lane:
+            values.setdefault((_reader(reading), instant(reading)), {})[name] = _value(reading)
+    for dim in dimensions:
+        metric = CATALOGUE.get(dim.metric)
+        if metric is not None and metric.lane is lane and set(dim.labels) == set(metric.dims):
+            labels = tuple(dim.labels[name] for name in metric.dims)
+            dims.setdefault((_reader(dim), instant(dim)), []).append(DimValue(dim.metric, labels, _value(dim)))
+    return [
+        Sample(
+            view=view,
+            reader=reader,
+            lane=lane,
+            measured_at=at,
+            values=values.get((reader, at), {}),
+            dims=tuple(dims.get((reader, at), ())),
+        )
+        for reader, at in sorted({*values, *dims})
+    ]
+
+
+def _reader(reading: Reading | DimReading) -> str:
+    return reading.reader if reading.reader in READER_PRECEDENCE else NAME
+
+
+def _value(reading: Reading | DimReading) -> Value | Absent:
+    if reading.value is not None:
+        return reading.value
+    return Absent(reading.absent or Reason.NOT_REPORTED, reading.detail)

@@ -1,0 +1,78 @@
+"""The ways into a virtual machine, made from its description. A new kind of channel adds a function here."""
+
+from pathlib import Path
+
+from gpufleet.agent.guests.folder import GuestFolder
+from gpufleet.agent.guests.guest import Access
+from gpufleet.agent.guests.guests import Guests
+from gpufleet.agent.guests.ways import Link, Way
+from gpufleet.channels.guest_shell import ShellExec, ShellFiles
+from gpufleet.channels.guest_shell.words import Shell
+from gpufleet.channels.ssh.pins import FirstPin, GivenPin
+from gpufleet.channels.ssh.shell import SshShell
+from gpufleet.channels.ssh.target import SshTarget
+from gpufleet.channels.stream.address import dialer_of
+from gpufleet.config.agent import AgentConfig
+from gpufleet.config.guests import PIN_FIRST, DcgmChannel, GuestConfig, SshChannel
+from gpufleet.ports import Clock
+from gpufleet.readers.dcgm.reader import DcgmReader
+from gpufleet.readers.host import HostReader
+from gpufleet.readers.nvidia_smi import NvidiaSmiReader
+from gpufleet.readers.snapshot import SnapshotReader
+from gpufleet.wiring.once import intervals
+
+SNAPSHOT, DCGM, METRICS, SMI = range(4)
+"""Which reader is asked first, whatever channel it is over."""
+
+
+def make_guests(config: AgentConfig, state: Path, clock: Clock) -> Guests | None:
+    """Return what reads the virtual machines, or None where none are configured."""
+    if not config.guests and config.guest_folder is None:
+        return None
+    return Guests(
+        config.guests,
+        None if config.guest_folder is None else GuestFolder(Path(config.guest_folder)),
+        lambda guest: reach(guest, state / "host_keys", clock),
+        intervals=intervals(config),
+        clock=clock,
+        collects=config.hub.url is not None,
+    )
+
+
+def reach(guest: GuestConfig, pins: Path, clock: Clock) -> Access:
+    """Make every way into a virtual machine; nothing is dialled here."""
+    links: list[Link] = []
+    gpus: list[tuple[int, Way]] = []
+    host: list[Way] = []
+    for channel in guest.channels:
+        if isinstance(channel, DcgmChannel):
+            gpus.append((DCGM, Way(name=f"dcgm at {channel.address}", reader=_dcgm(channel, clock))))
+            continue
+        shell = _ssh(channel, pins / guest.uid)
+        links.append(shell)
+        name = f"ssh to {channel.address}"
+        gpus += [
+            (rank, Way(name=f"{word}, {name}", reader=reader, link=shell))
+            for rank, word, reader in _asked(shell, clock)
+        ]
+        host.append(Way(name=name, reader=HostReader(ShellFiles(shell), clock), link=shell))
+    gpus.sort(key=lambda ranked: ranked[0])  # stable: channels stay in their order
+    return Access(links=tuple(links), gpus=tuple(way for _, way in gpus), host=tuple(host))
+
+
+def _asked(shell: Shell, clock: Clock) -> list[tuple[int, str, SnapshotReader | NvidiaSmiReader]]:
+    channel = ShellExec(shell)
+    return [
+        (SNAPSHOT, "gpufleet", SnapshotReader(channel, clock)),
+        (SMI, "nvidia-smi", NvidiaSmiReader(channel, clock)),
+    ]
+
+
+def _ssh(channel: SshChannel, pin: Path) -> SshShell:
+    host, port = channel.split()
+    target = SshTarget(host=host, port=port, user=channel.user, key_file=Path(channel.key_file))
+    return SshShell(target, FirstPin(pin) if channel.host_key == PIN_FIRST else GivenPin(channel.host_key))
+
+
+def _dcgm(channel: DcgmChannel, clock: Clock) -> DcgmReader:
+    return DcgmReader(dialer_of(channel.address), clock)

@@ -1,0 +1,119 @@
+"""Files come and go while the agent runs; a bad one is named and costs itself."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.agent.guests.folder import GuestFolder
+from gpufleet.config.guests import MAX_FILE_BYTES, GuestConfig, SshChannel, read_guest
+from gpufleet.model.errors import ConfigError
+
+UID = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
+GOOD = f"""
+name = "train-0"
+namespace = "ml"
+vm_uuid = "{UID}"
+gpus = 2
+gpu_types = {{ "NVIDIA H100 80GB HBM3" = 2 }}
+
+[[channels]]
+type = "ssh"
+address = "10.0.3.7"
+key_file = "/etc/gpufleet/guest_key"
+
+[[channels]]
+type = "dcgm"
+address = "vsock://42:5555"
+"""
+
+
+def put(folder: Path, name: str, text: str) -> None:
+    (folder / f".{name}").write_text(text)
+    (folder / f".{name}").replace(folder / name)
+
+
+def test_files_come_change_and_go(tmp_path: Path) -> None:
+    folder = GuestFolder(tmp_path)
+    assert folder.look().guests == {}
+    put(tmp_path, "a.toml", GOOD)
+    assert folder.look().guests["a.toml"].title == "ml/train-0"
+    put(tmp_path, "a.toml", GOOD.replace("train-0", "train-1"))
+    assert folder.look().guests["a.toml"].title == "ml/train-1"
+    (tmp_path / "a.toml").unlink()
+    assert folder.look().guests == {}
+
+
+def test_a_folder_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
+    folder = GuestFolder(tmp_path / "later")
+    assert (folder.look().guests, folder.look().problems) == ({}, {})
+    (tmp_path / "later").mkdir()
+    put(tmp_path / "later", "a.toml", GOOD)
+    assert list(folder.look().guests) == ["a.toml"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "missing required field `name`"),
+        ("name = ", "is not TOML"),
+        (GOOD.replace(UID, "train-0"), "is no UUID"),
+        (GOOD.replace("gpus = 2", "gpus = 1"), "names 2 GPUs"),
+        (GOOD.replace("gpus", "gpu"), "unknown field"),
+        (GOOD.replace('"ssh"', '"telnet"'), "Invalid value 'telnet'"),
+        (GOOD.replace("vsock://42:5555", "http://x"), "is not vsock://CID:PORT"),
+        (GOOD.replace("10.0.3.7", "10.0.3.7:0"), "is not HOST or HOST:PORT"),
+        (GOOD.replace("train-0", "\\u001b[2J"), "cannot be shown"),
+        ("x" * (MAX_FILE_BYTES + 1), "is longer than"),
+        ("[" * 5000, "a.toml"),
+    ],
+)
+def test_a_bad_file_is_named_and_the_others_go_on(tmp_path: Path, text: str, words: str) -> None:
+    put(tmp_path, "b.toml", GOOD)
+    put(tmp_path, "a.toml", text)
+    listing = GuestFolder(tmp_path).look()
+    assert list(listing.guests) == ["b.toml"]
+    assert words in listing.problems["a.toml"]
+    assert str(tmp_path / "a.toml") in listing.problems["a.toml"]
+
+
+def test_a_folder_that_anybody_writes_to_is_not_believed(tmp_path: Path) -> None:
+    put(tmp_path, "a.toml", GOOD)
+    tmp_path.chmod(0o1777)
+    listing = GuestFolder(tmp_path).look()
+    assert listing.guests == {}
+    assert "may be written by anybody" in listing.problems[str(tmp_path)]
+
+
+def test_only_whole_files_are_read(tmp_path: Path) -> None:
+    (tmp_path / ".a.toml").write_text(GOOD)
+    (tmp_path / "a.toml.tmp").write_text(GOOD)
+    (tmp_path / "folder.toml").mkdir()
+    assert GuestFolder(tmp_path).look().guests == {}
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_guest_or_a_named_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    file = tmp_path_factory.mktemp("guests") / "a.toml"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError):
+        read_guest(file)
+
+
+@pytest.mark.parametrize(
+    ("address", "host", "port"),
+    [
+        ("10.0.3.7", "10.0.3.7", 22),
+        ("vm:2222", "vm", 2222),
+        ("fd00::7", "fd00::7", 22),
+        ("[fd00::7]:23", "fd00::7", 23),
+    ],
+)
+def test_addresses_are_split(address: str, host: str, port: int) -> None:
+    assert SshChannel(address=address, key_file="k").split() == (host, port)
+
+
+def test_a_guest_is_known_by_its_uuid_in_lower_case() -> None:
+    channel = SshChannel(address="a", key_file="k")
+    assert GuestConfig(name="vm", vm_uuid=UID.upper(), channels=(channel,)).uid == UID

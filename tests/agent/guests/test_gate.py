@@ -1,0 +1,94 @@
+"""Whatever a guest says: what is let in is about itself, fits the catalogue, has a bounded size, and can travel."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.agent.guests.gate import MAX_ERRORS, MAX_TEXT, MAX_VIEWS, admit
+from gpufleet.codecs.batch import decode, encode
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.batch import Batch, MachineReport
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.event import Event
+from gpufleet.model.machine import Machine, MachineKind, PciFunction
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import DimValue, Sample
+from gpufleet.model.round import Round
+from gpufleet.model.view import Side, View, ViewKind
+
+LOOSE = st.one_of(
+    st.integers(min_value=-(2**70), max_value=2**70),
+    st.just(10**400),
+    st.floats(allow_nan=True),
+    st.text(max_size=400),
+    st.builds(Absent, st.sampled_from(list(Reason)), st.text(max_size=400)),
+)
+NAMES = st.one_of(st.sampled_from(list(CATALOGUE)), st.text(max_size=20))
+WORDS = st.one_of(st.none(), st.text(max_size=120), st.from_regex(r"GPU-[0-9a-f]{8}", fullmatch=True))
+VIEWS = st.one_of(
+    st.none(),
+    st.builds(
+        View,
+        kind=st.sampled_from(ViewKind),
+        side=st.sampled_from(Side),
+        uuid=WORDS,
+        pci_address=WORDS,
+        instance=WORDS,
+        parent=WORDS,
+        index=st.one_of(st.none(), st.integers(-5, 2**40)),
+    ),
+)
+SAMPLES = st.builds(
+    Sample,
+    view=VIEWS,
+    reader=st.just("nvidia_smi"),
+    lane=st.sampled_from([Lane.STATIC, Lane.FAST, Lane.SLOW]),
+    measured_at=st.integers(1, 2**60),
+    values=st.dictionaries(NAMES, LOOSE, max_size=8),
+    dims=st.lists(
+        st.builds(DimValue, NAMES, st.lists(st.text(max_size=300), max_size=3).map(tuple), LOOSE), max_size=4
+    ).map(tuple),
+    provenance=st.sampled_from(Provenance),
+)
+
+
+@given(st.lists(SAMPLES, max_size=6), st.lists(st.text(max_size=600), max_size=9))
+def test_what_is_let_in_is_the_guests_own_and_can_travel(samples: list[Sample], errors: list[str]) -> None:
+    done = admit(Round(samples=tuple(samples), errors=tuple(errors)))
+    for sample in done.samples:
+        assert sample.provenance is Provenance.SLICE_GUEST
+        assert sample.view is None or (sample.view.side is Side.GUEST and sample.view.kind is not ViewKind.VGPU)
+        for name, value in sample.values.items():
+            metric = CATALOGUE[name]
+            if isinstance(value, str):
+                assert len(value) <= MAX_TEXT
+                assert not metric.states or value in metric.states
+            elif not isinstance(value, Absent):
+                assert metric.low is None or value >= metric.low
+                assert metric.high is None or value <= metric.high
+    assert len(done.errors) <= MAX_ERRORS
+    report = MachineReport(machine=Machine(name="vm", kind=MachineKind.GUEST), samples=done.samples)
+    batch = Batch(cluster="c", sender="s", epoch="0" * 32, seq=1, sent_at=1, reports=(report,))
+    assert decode(encode(batch)).cluster == "c"
+
+
+def test_a_guest_tells_no_events_no_bus_and_no_identity() -> None:
+    bus = (PciFunction(address="0000:01:00.0", vendor=1, device=1, class_code=1),)
+    event = Event(kind="xid", code=79, at=1, view=None)
+    told = Round(events=(event,), inventory=bus, machine=Machine(name="another"))
+    assert admit(told) == Round()
+
+
+def test_more_devices_than_there_can_be_are_not_kept() -> None:
+    samples = tuple(
+        Sample(
+            view=View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{number}"),
+            reader="nvidia_smi",
+            lane=Lane.FAST,
+            measured_at=1,
+            values={},
+        )
+        for number in range(MAX_VIEWS + 10)
+    )
+    done = admit(Round(samples=samples))
+    assert len(done.samples) == MAX_VIEWS
+    assert "left out" in done.errors[0]

@@ -1,0 +1,172 @@
+"""The first way that answers wins, is remembered, and is given up only when it fails for long."""
+
+import asyncio
+
+import pytest
+
+from gpufleet.agent.guests.ways import FORGET_AFTER, FirstAnswer, Way
+from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.channel import ChannelProblem
+from gpufleet.model.errors import ChannelError, ReaderError
+from gpufleet.model.reading import Sample
+from gpufleet.model.round import Round
+from gpufleet.model.view import Side, View, ViewKind
+
+GPU = Round(
+    samples=(
+        Sample(
+            view=View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1"),
+            reader="nvidia_smi",
+            lane=Lane.FAST,
+            measured_at=1,
+            values={"gpu_utilization_ratio": 0.5},
+        ),
+    )
+)
+
+
+class Scripted:
+    """A reader that does what it is told, and counts."""
+
+    lanes = (Lane.STATIC, Lane.FAST, Lane.SLOW)
+
+    def __init__(self, outcome: Round | Exception | None = None) -> None:
+        self.outcome, self.asked = outcome, 0
+
+    @property
+    def name(self) -> str:
+        return "scripted"
+
+    async def read(self, lane: Lane) -> Round:
+        self.asked += 1
+        if self.outcome is None:
+            await asyncio.Event().wait()
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        assert self.outcome is not None
+        return self.outcome
+
+    async def close(self) -> None:
+        pass
+
+
+class Door:
+    """A link that opens, or does not."""
+
+    def __init__(self, problem: ChannelProblem | None = None) -> None:
+        self.problem = problem
+
+    async def open(self) -> None:
+        if self.problem is not None:
+            raise ChannelError("closed", self.problem)
+
+    async def close(self) -> None:
+        pass
+
+
+def first(*ways: Way, opened: list[int] | None = None) -> FirstAnswer:
+    heard: list[int] = [] if opened is None else opened
+    return FirstAnswer("gpus", ways, wants_devices=True, opened=lambda: heard.append(1), try_seconds=0.05)
+
+
+def failed(reason: Reason) -> ReaderError:
+    return ReaderError(reason, str(reason))
+
+
+async def test_the_first_that_answers_is_remembered() -> None:
+    absent, smi, last = Scripted(failed(Reason.NOT_ENABLED)), Scripted(GPU), Scripted(GPU)
+    reader = first(*(Way(name=name, reader=one) for name, one in (("a", absent), ("b", smi), ("c", last))))
+    for _ in range(3):
+        assert (await reader.read(Lane.FAST)).samples
+    assert (absent.asked, smi.asked, last.asked) == (1, 3, 0)
+    assert reader.chosen == "b"
+
+
+async def test_one_failure_is_no_reason_to_ask_elsewhere_and_many_are() -> None:
+    smi, other = Scripted(GPU), Scripted(GPU)
+    reader = first(Way(name="a", reader=smi), Way(name="b", reader=other))
+    await reader.read(Lane.FAST)
+    smi.outcome = failed(Reason.NO_DRIVER)
+    for _ in range(FORGET_AFTER):
+        with pytest.raises(ReaderError):
+            await reader.read(Lane.FAST)
+    assert other.asked == 0
+    await reader.read(Lane.FAST)
+    assert (reader.chosen, other.asked) == ("b", 1)
+
+
+async def test_a_way_that_hangs_costs_its_own_time_only() -> None:
+    reader = first(Way(name="hangs", reader=Scripted()), Way(name="b", reader=Scripted(GPU)))
+    assert (await reader.read(Lane.FAST)).samples
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (ChannelProblem.NO_SUCH_VM, Reason.GUEST_UNREACHABLE),
+        (ChannelProblem.UNREACHABLE, Reason.GUEST_UNREACHABLE),
+        (ChannelProblem.TIMEOUT, Reason.GUEST_UNREACHABLE),
+        (ChannelProblem.NOBODY_LISTENS, Reason.GUEST_UNREACHABLE),
+        (ChannelProblem.ENDED, Reason.GUEST_UNREACHABLE),
+        (ChannelProblem.NOT_UP, Reason.GUEST_BOOTING),
+        (ChannelProblem.AUTHENTICATION, Reason.GUEST_REFUSED),
+        (ChannelProblem.IDENTITY_MISMATCH, Reason.IDENTITY_MISMATCH),
+        (ChannelProblem.NOT_ENABLED, Reason.NOT_ENABLED),
+        (ChannelProblem.NOT_PERMITTED, Reason.NOT_PERMITTED),
+        (ChannelProblem.PROTOCOL, Reason.READER_FAILED),
+    ],
+)
+async def test_a_channels_problem_says_what_state_the_guest_is_in(problem: ChannelProblem, reason: Reason) -> None:
+    opened: list[int] = []
+    reader = first(Way(name="a", reader=Scripted(GPU), link=Door(problem)), opened=opened)
+    with pytest.raises(ReaderError) as caught:
+        await reader.read(Lane.FAST)
+    assert caught.value.absence is reason
+    assert not opened
+
+
+async def test_a_channels_problem_is_found_behind_a_readers_error() -> None:
+    error = failed(Reason.READER_FAILED)
+    error.__cause__ = ChannelError("gone", ChannelProblem.NO_SUCH_VM)
+    with pytest.raises(ReaderError) as caught:
+        await first(Way(name="a", reader=Scripted(error))).read(Lane.FAST)
+    assert caught.value.absence is Reason.GUEST_UNREACHABLE
+
+
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        ((Reason.NOT_ENABLED, Reason.NO_DRIVER, Reason.GUEST_UNREACHABLE), Reason.NO_DRIVER),
+        ((Reason.GUEST_UNREACHABLE, Reason.GUEST_REFUSED), Reason.GUEST_REFUSED),
+        ((Reason.NO_DRIVER, Reason.IDENTITY_MISMATCH), Reason.IDENTITY_MISMATCH),
+        ((Reason.DRIVER_MISMATCH, Reason.NO_DRIVER), Reason.DRIVER_MISMATCH),
+        ((Reason.NO_DATA, Reason.GUEST_UNREACHABLE), Reason.GUEST_UNREACHABLE),
+    ],
+)
+async def test_of_many_failures_the_one_that_tells_most_is_told(reasons: tuple[Reason, ...], told: Reason) -> None:
+    for order in (reasons, reasons[::-1]):
+        reader = first(*(Way(name=str(one), reader=Scripted(failed(one))) for one in order))
+        with pytest.raises(ReaderError) as caught:
+            await reader.read(Lane.FAST)
+        assert caught.value.absence is told
+
+
+async def test_a_reader_that_cannot_work_with_what_answers_there_says_so() -> None:
+    with pytest.raises(ReaderError) as caught:
+        await first(Way(name="dcgm", reader=Scripted(failed(Reason.NOT_SUPPORTED)))).read(Lane.FAST)
+    assert caught.value.absence is Reason.INCOMPATIBLE_VERSION
+
+
+async def test_a_pass_without_a_gpu_is_no_answer() -> None:
+    reader = first(Way(name="empty", reader=Scripted(Round())), Way(name="b", reader=Scripted(GPU)))
+    await reader.read(Lane.FAST)
+    assert reader.chosen == "b"
+
+
+async def test_what_a_guest_says_cannot_drive_a_terminal_or_fill_a_log() -> None:
+    error = ReaderError(Reason.DRIVER_ERROR, "\x1b]0;owned\x07" + "x" * 5000)
+    with pytest.raises(ReaderError) as caught:
+        await first(Way(name="a", reader=Scripted(error))).read(Lane.FAST)
+    assert "\x1b" not in str(caught.value)
+    assert len(str(caught.value)) < 600
