@@ -22,6 +22,7 @@ from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.ingest import Ingest
 from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.pressure import Pressure
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.wal import Wal
@@ -66,6 +67,7 @@ class Hub:
             counters=self.counters,
         )
         self.endpoint = BatchEndpoint(
+            listening=Listening(clock),
             ingest=Ingest(
                 wal=self.wal,
                 ledger=Ledger({}),

@@ -16,6 +16,9 @@ from benchmarks.bench_store import START, milliseconds
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
 from gpufleet.hub.lists import Lists
+from gpufleet.hub.liveness.judging import Instant
+from gpufleet.hub.liveness.listening import Listening
+from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.paging import Asked
 from gpufleet.model.ledger import FlushIntent
 from gpufleet.model.stored import Accepted
@@ -54,13 +57,14 @@ def main() -> None:
             print(f"{MACHINES} machines written in {time.perf_counter() - began:.0f} s")
             clock = FakeClock(START + STEP_NS)
             lists = Lists(registry=registry, store=store, clock=clock, stale_after_seconds=90)
+            instant = Instant(Senders(Listening(clock)), now=clock.now_ns(), flush_lag_seconds=0)
             every = registry.machines()
             keys = [None, *((one.cluster, one.machine.name, one.id) for one in (every[MACHINES // 2], every[-1001]))]
             calls: dict[str, Callable[[Asked], object]] = {
-                "nodes, 1,000 a page": lambda page: lists.nodes(None, page),
-                "machines, 1,000 a page": lambda page: lists.machines(None, page),
-                "GPUs, 1,000 a page": lambda page: lists.gpus(None, None, page),
-                "nodes, 100 a page": lambda page: lists.nodes(None, msgspec.structs.replace(page, limit=100)),
+                "nodes, 1,000 a page": lambda page: lists.nodes(None, page, instant),
+                "machines, 1,000 a page": lambda page: lists.machines(None, page, instant),
+                "GPUs, 1,000 a page": lambda page: lists.gpus(None, None, page, instant),
+                "nodes, 100 a page": lambda page: lists.nodes(None, msgspec.structs.replace(page, limit=100), instant),
             }
             table = Table(f"lists of {MACHINES} machines x 8 GPUs", "page", "median ms", "longest ms", "bytes")
             for name, call in calls.items():

@@ -23,7 +23,7 @@ from gpufleet.model.answer import MachineRecord
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.holding import Holding
-from gpufleet.model.ledger import FlushIntent, Held, MachineMatch, SenderState, SequenceKey
+from gpufleet.model.ledger import FlushIntent, Held, MachineMark, MachineMatch, SenderState, SequenceKey
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
@@ -33,6 +33,7 @@ from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import (
     Accepted,
     EventQuestion,
+    KnownGpus,
     ProcessQuestion,
     Standing,
     StoredEvent,
@@ -258,6 +259,10 @@ class Store(Protocol):
         """
         ...
 
+    def known_gpus(self, without: Sequence[str] = ()) -> Mapping[str, KnownGpus]:
+        """Return cluster to how many GPUs its machines have, but for some machines by id."""
+        ...
+
     def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         """Return the ids of the machines that ever told of the view of this key, in order."""
         ...
@@ -370,6 +375,18 @@ class Registry(Protocol):
 
     def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain
         """Return one machine. Raises NotFoundError."""
+        ...
+
+    def machine_marks(self, cluster: str | None = None) -> tuple[MachineMark, ...]:
+        """Return how recently each machine (of one cluster) was heard of, in any order."""
+        ...
+
+    def retire_machine(self, id: str, at: int) -> MachineRecord:  # noqa: A002
+        """Keep that a machine is gone since `at`, nanoseconds since 1970; what is heard of it later brings it back.
+
+        Raises:
+            NotFoundError: if there is none.
+        """
         ...
 
     def put_allocation(self, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002

@@ -106,7 +106,7 @@ async def test_lists_from_the_shell(site: Site) -> None:
     assert "2 of 2" in out
     assert "\x1b" not in out
     assert "ago" in out
-    assert "GPUs reporting in cluster local: 2, expected: not said" in out
+    assert "GPUs reporting in cluster local: 2 of 2 expected by nvml" in out
     for what, words in (("machines", "m-"), ("gpus", "GPU-1"), ("gpus", "node-a"), ("senders", "0.1.0")):
         code, out, _ = await run("query", what, *hub)
         assert code == 0
@@ -242,3 +242,21 @@ class Serving:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+async def test_the_fleet_and_a_machine_from_the_shell(site: Site) -> None:
+    hub = ("--hub", site.hub.url)
+    code, out, _ = await run("query", "fleet", *hub)
+    assert code == 0
+    assert "2 of 2 expected by nvml" in out
+    assert "2 of 2 GPUs report; 1 of 1 clusters are live" in out
+    code, out, _ = await run("query", "fleet", "--json", *hub)
+    assert msgspec.json.decode(out)["states"] == {"live": 1}
+    _, out, _ = await run("query", "machines", "--json", *hub)
+    (machine,) = msgspec.json.decode(out)["items"]
+    code, out, _ = await run("machine", "retire", machine["id"], *hub)
+    assert (code, msgspec.json.decode(out)["liveness"]["state"]) == (0, "retired")
+    _, out, _ = await run("query", "fleet", *hub)
+    assert "1 retired" in out
+    code, out, _ = await run("machine", "get", "m-none", *hub)
+    assert (code, out) == (1, "")

@@ -24,7 +24,7 @@ from tests.support.waiting import wait_until
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "operations.md").read_text(encoding="utf-8")
-FAMILY = re.compile(r"`(gpufleet_[a-z0-9_]+)(?:\{[a-z]+\})?`")
+FAMILY = re.compile(r"`(gpufleet_[a-z0-9_]+)(?:\{[a-z,]+\})?`")
 DECLARED = re.compile(r"^# TYPE (\S+) ", re.MULTILINE)
 SELDOM = {
     "gpufleet_hub_rejected_batches_total",

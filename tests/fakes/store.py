@@ -14,6 +14,7 @@ from gpufleet.model.stored import (
     Accepted,
     EventQuestion,
     EventSpan,
+    KnownGpus,
     ProcessQuestion,
     Standing,
     StoredEvent,
@@ -175,6 +176,37 @@ class MemoryStore:
             named = [view.named for view in views.values() if view.kind is ViewKind.GPU]
             if named:
                 found[cluster] = found.get(cluster, 0) + (sum(named) or len(named))
+        return found
+
+    def known_gpus(self, without: Sequence[str] = ()) -> dict[str, KnownGpus]:
+        found: dict[str, KnownGpus] = {}
+        places = {(b.batch.cluster, id_) for _, some in self.writes for b in some for id_ in b.machine_ids}
+        for cluster, machine in sorted(places):
+            if machine in without:
+                continue
+            told: dict[str, tuple[int, bool]] = {}
+            for one in self.latest(cluster, machine):
+                view = one.sample.view
+                if view is not None and view.kind is ViewKind.GPU and one.sample.reader != "pci":
+                    told[view.key] = max(told.get(view.key, (0, False)), (one.received_at, view.named))
+            since = max((at for at, _ in told.values()), default=0) - 1200 * 10**9
+            named = [is_named for at, is_named in told.values() if at >= since]
+            pci = self._on_buses(cluster, machine)
+            before = found.get(cluster, KnownGpus(pci=None, nvml=0))
+            found[cluster] = KnownGpus(
+                pci=before.pci if pci is None else (before.pci or 0) + pci,
+                nvml=before.nvml + (sum(named) or len(named)),
+            )
+        return found
+
+    def _on_buses(self, cluster: str, machine: str) -> int | None:
+        found = None
+        for _, batches in self.writes:
+            for one in batches:
+                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
+                    if (one.batch.cluster, id_) == (cluster, machine) and report.inventory is not None:
+                        mine = [f for f in report.inventory if f.vendor == 0x10DE and f.physical_function is None]
+                        found = len(mine)
         return found
 
     def readers(self, cluster: str, machine: str) -> tuple[ReaderStatus, ...]:

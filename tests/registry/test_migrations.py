@@ -28,7 +28,7 @@ def written_by(version: int, folder: Path) -> str:
     return f"sqlite:///{file}"
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_an_earlier_version_moves_forward_with_everything_in_it(tmp_path: Path, version: int) -> None:
     registry = SqlRegistry.open(written_by(version, tmp_path))
     registry.migrate()

@@ -10,7 +10,7 @@ from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
 from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
 from gpufleet.model.ledger import FlushIntent, Heard, Held, ProcessSpan, SenderState, SequenceKey
 from gpufleet.model.machine import Machine
-from gpufleet.model.time import NANOS
+from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
 from gpufleet.registry.migrations import MIGRATIONS
 from gpufleet.registry.sql import SqlRegistry
@@ -220,3 +220,34 @@ def test_a_tenant_s_allocation_stays_that_tenant_s(registry: SqlRegistry) -> Non
     for tenant in ("other", None):
         with pytest.raises(ConflictError, match="close it and put another"):
             registry.put_allocation("a", msgspec.structs.replace(SPEC, tenant=tenant), AT)
+
+
+def test_a_retired_machine_stays_so_over_a_restart_until_it_is_heard_of(tmp_path: Path) -> None:
+    dsn = f"sqlite:///{tmp_path / 'retired.sqlite'}"
+
+    def opened() -> SqlRegistry:
+        registry = SqlRegistry.open(dsn)
+        registry.migrate()
+        registry.register_clusters(["local"], NOW)
+        return registry
+
+    machine = Machine(name="node-a", machine_id="a" * 32)
+    registry = opened()
+    id_ = registry.match("local", "s", machine, NOW).id
+    with pytest.raises(NotFoundError, match="'m-none'"):
+        registry.retire_machine("m-none", NOW)
+    record = registry.retire_machine(id_, NOW + 5)  # it is not even flushed yet
+    assert record.retired_at == to_datetime(NOW + 5)
+    registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
+    registry.close()
+    registry = opened()
+    (mark,) = registry.machine_marks("local")
+    assert (mark.id, mark.sender, mark.last_seen, mark.retired_at, mark.is_retired) == (id_, "s", NOW, NOW + 5, True)
+    assert registry.machine_marks("other") == ()
+    registry.match("local", "s", machine, NOW + 6)
+    (mark,) = registry.machine_marks()
+    assert not mark.is_retired
+    registry.retire_machine(id_, NOW + 7)  # again
+    registry.match("local", "s", machine, NOW + 3)  # late word
+    assert registry.machine_marks()[0].is_retired
+    registry.close()

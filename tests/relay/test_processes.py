@@ -150,7 +150,7 @@ def test_an_agents_readings_come_through_though_each_of_the_three_is_killed(way:
     wait_until(lambda: get_json(f"{way.hub_url}/v1/senders")[0]["missing"] == 0, seconds=30, what="no gap")
     assert sender["sender"] == "node-1"
     (seen,) = get_json(f"{way.relay_url}/v1/senders")
-    assert (seen["sender"], seen["missing"], seen["late"]) == ("node-1", 0, False)
+    assert (seen["sender"], seen["missing"], seen["liveness"]["state"]) == ("node-1", 0, "live")
 
 
 def test_while_the_next_hub_is_away_the_relay_takes_what_it_may_hold_and_then_says_503(way: Relayed) -> None:

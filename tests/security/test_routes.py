@@ -30,6 +30,9 @@ MAY: dict[tuple[str, str], set[Role | None]] = {
     ("DELETE", "/v1/clusters/{cluster_id}"): {A},
     ("GET", "/v1/machines"): {O, A},
     ("GET", "/v1/machines/{machine_id}"): {O, A},
+    ("GET", "/v1/machines/{machine_id}/processes"): {O, A},
+    ("DELETE", "/v1/machines/{machine_id}"): {A},
+    ("GET", "/v1/fleet"): {O, A},
     ("GET", "/v1/nodes"): {O, A},
     ("GET", "/v1/gpus"): {O, A},
     ("GET", "/v1/gpus/{gpu_id}"): {O, A},
@@ -50,7 +53,7 @@ MAY: dict[tuple[str, str], set[Role | None]] = {
 def api() -> Any:
     door = Door(None, counters=Counters(), clock=FakeClock())
     nothing = cast(Any, None)  # no question is asked here
-    return build_api(door, nothing, nothing, nothing, nothing)
+    return build_api(door, nothing, nothing, nothing, nothing, nothing)
 
 
 def test_every_route_has_a_row_and_every_row_a_route() -> None:

@@ -4,7 +4,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 
 from gpufleet import __version__
-from gpufleet.agent.pci import NVIDIA, PCI_ONLY_METRICS, PCI_READER, pci_only
+from gpufleet.agent.pci import NVIDIA, PCI_ONLY_METRICS, pci_only
 from gpufleet.agent.state import EVENTS_READER, Kept, State
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
@@ -12,6 +12,7 @@ from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Lane
 from gpufleet.model.doubles import Shown, left_out
 from gpufleet.model.event import event_report
 from gpufleet.model.instances import device_name
+from gpufleet.model.machine import PCI_READER
 from gpufleet.model.reading import DimReading, Reading, Sample, precedence
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ProcessReport, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderStatus

@@ -5,13 +5,10 @@ from collections.abc import Collection
 from gpufleet.agent.state import STALE_INTERVALS, State
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
-from gpufleet.model.machine import NVIDIA_VENDOR, PciFunction
+from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.view import Side, View, ViewKind
-
-PCI_READER = "pci"
-"""What `reader` says of readings that are absent because only the PCI bus shows the device."""
 
 PCI_ONLY_METRICS = tuple(
     metric.name

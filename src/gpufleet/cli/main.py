@@ -24,6 +24,7 @@ from gpufleet.cli.doctor import doctor_app
 from gpufleet.cli.events import events
 from gpufleet.cli.guest import guest_app
 from gpufleet.cli.hub import hub
+from gpufleet.cli.machine import machine_app
 from gpufleet.cli.query import query_app
 from gpufleet.cli.simulate import simulate_app
 from gpufleet.cli.snapshot import snapshot
@@ -47,6 +48,7 @@ GROUPS = {
     "doctor": doctor_app,
     "allocation": allocation_app,
     "cluster": cluster_app,
+    "machine": machine_app,
     "query": query_app,
     "token": token_app,
     "config": config_app,

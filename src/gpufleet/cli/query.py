@@ -23,6 +23,7 @@ from gpufleet.model.answer import (
     SenderRecord,
     SeriesAnswer,
 )
+from gpufleet.model.fleet import FleetAnswer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,6 +33,12 @@ T = TypeVar("T")
 query_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Ask a hub.")
 
 Cluster = Annotated[str | None, typer.Option(metavar="ID", help="Only of this cluster.")]
+
+
+@query_app.command()
+def fleet(hub: HubUrl = HUB_URL, json: Json = False, token_file: TokenFileOption = None, ca: CaOption = None) -> None:
+    """Every cluster: how fresh and complete it is, and how many of its GPUs report."""
+    ask(hub, "/v1/fleet", {}, FleetAnswer, "fleet", json, Access(token_file, ca))
 
 
 @query_app.command()

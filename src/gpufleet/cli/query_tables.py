@@ -1,7 +1,7 @@
 """A hub's answers as tables for people: ages and sizes in words, and a reason wherever there is no value."""
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -22,6 +22,8 @@ from gpufleet.model.answer import (
     SeriesAnswer,
 )
 from gpufleet.model.event import EventReport
+from gpufleet.model.fleet import FleetAnswer
+from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.model.reading import Reading
 from gpufleet.model.view import Scope
@@ -50,6 +52,47 @@ def render(tables: Iterable[Table | str], *, width: int, colour: bool) -> str:
     return page.getvalue()
 
 
+def fleet(found: FleetAnswer) -> list[Table | str]:
+    """One row a cluster, and what is wrong with it."""
+    rows = []
+    for one in found.clusters:
+        fresh = one.freshness
+        if fresh is None:
+            continue
+        age = None if fresh.heard_at is None else (found.at - fresh.heard_at).total_seconds()
+        words = [*fresh.liveness.partial, *fresh.liveness.suspect]
+        rows.append(
+            (
+                one.cluster.id,
+                fresh.liveness.state.value + (", not verified" if fresh.liveness.unverified else ""),
+                "never" if age is None else _age(max(0.0, age)),
+                "" if one.coverage is None else one.coverage.words,
+                _states(fresh.machines),
+                "" if fresh.complete_up_to is None else f"{fresh.complete_up_to:%Y-%m-%d %H:%M:%S}Z",
+                str(fresh.missing_batches),
+                "; ".join(words),
+            )
+        )
+    titles = (
+        "cluster",
+        "state",
+        "heard",
+        "GPUs reporting",
+        "machines",
+        "complete up to",
+        "missing",
+        "partial or suspect",
+    )
+    lines: list[Table | str] = [_table(titles, rows, "clusters"), found.words]
+    if found.hub.deaf:
+        lines.append("The hub turns batches away just now: nobody's silence is counted.")
+    return lines
+
+
+def _states(counted: Mapping[State, int]) -> str:
+    return ", ".join(f"{count} {state.value}" for state, count in counted.items())
+
+
 def nodes(page: NodePage) -> list[Table | str]:
     """One row a node, and how many GPUs report of those that should."""
     rows = [
@@ -58,7 +101,7 @@ def nodes(page: NodePage) -> list[Table | str]:
             one.machine.id,
             one.machine.cluster,
             f"{one.gpus_reporting} of {one.gpus}",
-            f"late, {_age(one.machine.age_seconds)}" if one.stale else _age(one.machine.age_seconds),
+            _heard(one.machine.liveness, one.machine.age_seconds),
             one.machine.conflict or one.last_error or "",
         )
         for one in page.items
@@ -129,7 +172,7 @@ def machines(page: MachinePage) -> list[Table | str]:
             one.machine.kind.value,
             str(one.gpus),
             one.sender,
-            _age(one.age_seconds),
+            _heard(one.liveness, one.age_seconds),
             one.conflict or "",
         )
         for one in page.items
@@ -185,7 +228,7 @@ def senders(found: Sequence[SenderRecord]) -> list[Table | str]:
             one.sender,
             one.cluster,
             one.version,
-            f"late, {_age(one.age_seconds)}" if one.late else _age(one.age_seconds),
+            _heard(one.liveness, one.age_seconds),
             "" if one.queue_records is None else str(one.queue_records),
             "" if one.oldest_unsent is None else f"{one.oldest_unsent:%Y-%m-%d %H:%M:%S}Z",
             "" if one.dropped_total is None else str(one.dropped_total),
@@ -298,6 +341,13 @@ def _process_reading(reading: Reading | None, name: str) -> str:
     if reading is None or reading.value is None or isinstance(reading.value, str):
         return f"({reading.absent.value if reading and reading.absent else 'not_reported'})"
     return bytes_words(reading.value) if PROCESS_READINGS[name].unit == "bytes" else percent_words(reading.value)
+
+
+def _heard(liveness: Liveness | None, age_seconds: float) -> str:
+    """Say when something was heard of, and what is to be thought of that unless it is live."""
+    if liveness is None or liveness.state is State.LIVE:
+        return _age(age_seconds)
+    return f"{liveness.state.value}{', not verified' if liveness.unverified else ''}, {_age(age_seconds)}"
 
 
 def _age(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Sample
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import StoredSample
 from gpufleet.model.time import NANOS
@@ -36,9 +37,13 @@ class Freshness:
     def is_current(self, stored: StoredSample) -> bool:
         """Tell whether the sample's values are current, by the interval of its lane."""
         sample = stored.sample
-        interval = self._intervals.get((sample.reader, sample.lane), LANE_SECONDS[sample.lane])
-        limit = min(max(self._stale_after, MISSED_PASSES * interval), max(LONGEST_SECONDS, self._stale_after))
+        passes = MISSED_PASSES * self.interval_of(sample)
+        limit = min(max(self._stale_after, passes), max(LONGEST_SECONDS, self._stale_after))
         return not self._is_ahead(stored.received_at) and self.age_seconds(stored.received_at) <= limit
+
+    def interval_of(self, sample: Sample) -> float:
+        """Return how often the lane of a sample is read, in seconds."""
+        return self._intervals.get((sample.reader, sample.lane), LANE_SECONDS[sample.lane])
 
     def _is_ahead(self, received_at: int) -> bool:
         """Tell whether it was received before the hub's clock was set back: its age is not known."""

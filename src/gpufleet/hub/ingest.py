@@ -12,6 +12,7 @@ from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.digests import digest_of
 from gpufleet.hub.ledger import Ledger, key_of
+from gpufleet.hub.liveness.senders import Word
 from gpufleet.hub.wal import Wal
 from gpufleet.model.errors import GpufleetError, WireError
 from gpufleet.model.ledger import SequenceKey
@@ -50,8 +51,8 @@ class Taken(msgspec.Struct, frozen=True):
 class Ingest:
     """Takes batches. Lives on the event loop; at most one copy of a batch is on its way to the disk.
 
-    `decoding` has one thread: two large batches are never unpacked at once. `accepted` is told of each batch, and
-    when it was received, once it is durable. `conflicts` remembers whose epoch another one counts under.
+    `decoding` has one thread: two large batches are never unpacked at once. `accepted` is told of each batch once it
+    is durable. `conflicts` remembers whose epoch another one counts under.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Ingest:
         counters: Counters,
         decoding: Executor,
         conflicts: Conflicts,
-        accepted: Callable[[WireBatch, int], None] | None = None,
+        accepted: Callable[[Word], None] | None = None,
     ) -> None:
         self._wal = wal
         self._decoding = decoding
@@ -74,10 +75,11 @@ class Ingest:
         self._accepted = accepted
         self._in_flight: dict[tuple[SequenceKey, int], tuple[asyncio.Task[None], int]] = {}
 
-    async def take(self, body: bytes, received_at: int, bound_to: str | None = None) -> Taken:
+    async def take(self, body: bytes, received_at: int, bound_to: str | None = None, *, relayed: bool = False) -> Taken:
         """Make a batch durable, unless it is held already.
 
-        `bound_to` is the only cluster that its sender may post for, if it is bound to one.
+        `bound_to` is the only cluster that its sender may post for, if it is bound to one. `relayed` says that it came
+        by a relay, where it may have waited.
 
         Raises:
             WireError: if the body is not a batch; its subclasses say when it is of another version or too large.
@@ -106,7 +108,14 @@ class Ingest:
         if self._ledger.is_full(key, batch.seq):
             raise WireError("seq", f"{batch.seq} opens one hole too many in epoch {batch.epoch}: start a new epoch")
         # A task of its own: a client that goes away must not leave the ledger and the disk in disagreement.
-        append = asyncio.create_task(self._append(key, batch, body, digest, received_at))
+        append = asyncio.create_task(
+            self._append(
+                key,
+                Word(batch=batch, received_at=received_at, known_epoch=self._ledger.knows(key), relayed=relayed),
+                body,
+                digest,
+            )
+        )
         self._in_flight[key, batch.seq] = (append, digest)
         await asyncio.shield(append)
         self._counters.accepted += 1
@@ -115,14 +124,14 @@ class Ingest:
     async def _read_beside(self, body: bytes) -> tuple[WireBatch, int]:
         return await asyncio.get_running_loop().run_in_executor(self._decoding, _read, body)
 
-    async def _append(self, key: SequenceKey, batch: WireBatch, body: bytes, digest: int, received_at: int) -> None:
+    async def _append(self, key: SequenceKey, word: Word, body: bytes, digest: int) -> None:
         try:
-            await self._wal.append(received_at, body)
-            self._ledger.hold(key, batch, digest, received_at)
+            await self._wal.append(word.received_at, body)
+            self._ledger.hold(key, word.batch, digest, word.received_at)
             if self._accepted is not None:
-                self._accepted(batch, received_at)
+                self._accepted(word)
         finally:
-            del self._in_flight[key, batch.seq]
+            del self._in_flight[key, word.batch.seq]
 
     def _conflict(self, batch: WireBatch, words: str, at: int) -> EpochConflictError:
         self._conflicts.note(batch, words, at)

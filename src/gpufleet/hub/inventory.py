@@ -4,12 +4,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpufleet.hub.freshness import MISSED_PASSES, Freshness
+from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.intervals import Intervals
+from gpufleet.hub.liveness.judging import complete_up_to, judge_view
+from gpufleet.hub.liveness.senders import SenderLife
 from gpufleet.hub.readings import all_stale, device_views, devices
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.answer import EpochConflict, EpochRecord, GpuRecord, MachineRecord, NodeRecord, SenderRecord
-from gpufleet.model.ledger import SenderState
+from gpufleet.model.liveness import Liveness
 from gpufleet.model.stored import Standing, StoredSample
 from gpufleet.model.time import NANOS, to_datetime, to_ns
 from gpufleet.model.view import ViewKind
@@ -46,6 +48,12 @@ def gpu_records(machine: MachineRecord, stored: Sequence[StoredSample], freshnes
                 measured_at=to_datetime(newest.sample.measured_at),
                 received_at=to_datetime(newest.received_at),
                 age_seconds=freshness.age_seconds(newest.received_at),
+                liveness=machine.liveness
+                and judge_view(
+                    machine.liveness,
+                    (to_ns(machine.last_seen) - newest.received_at) / NANOS,
+                    freshness.interval_of(newest.sample),
+                ),
             )
         )
     return tuple(records)
@@ -94,12 +102,16 @@ def node_record(
 
 
 def sender_record(
-    state: SenderState, runs: Sequence[tuple[str, Intervals]], now: int, conflict: EpochConflict | None
+    life: SenderLife,
+    runs: Sequence[tuple[str, Intervals]],
+    liveness: Liveness,
+    now: int,
+    conflict: EpochConflict | None,
 ) -> SenderRecord:
     """Say how a sender is doing, and what is missing of it."""
-    heard = state.heard
+    heard = life.heard
     heartbeat = heard.heartbeat
-    age = _age(now, heard.received_at)
+    complete = complete_up_to(life)
     epochs = tuple(
         EpochRecord(
             epoch=epoch,
@@ -111,13 +123,15 @@ def sender_record(
         for epoch, held in sorted(runs, key=lambda run: run[0])
     )
     return SenderRecord(
-        cluster=state.cluster,
-        sender=state.sender,
+        cluster=life.cluster,
+        sender=life.sender,
         sent_at=to_datetime(heard.sent_at),
         received_at=to_datetime(heard.received_at),
-        age_seconds=age,
+        age_seconds=_age(now, heard.received_at),
         heartbeat_interval_seconds=heartbeat.interval_seconds if heartbeat else None,
-        late=heartbeat is not None and age > MISSED_PASSES * heartbeat.interval_seconds,
+        liveness=liveness,
+        clock_ahead_seconds=life.clock_ahead_seconds,
+        complete_up_to=to_datetime(complete) if complete else None,
         version=heartbeat.version if heartbeat else "",
         queue_records=heartbeat.queue_records if heartbeat else None,
         oldest_unsent=to_datetime(heartbeat.oldest_unsent) if heartbeat and heartbeat.oldest_unsent else None,

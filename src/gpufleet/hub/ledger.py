@@ -33,6 +33,10 @@ class Ledger:
         run = self._runs.get(key)
         return run is not None and run.has(seq, digest)
 
+    def knows(self, key: SequenceKey) -> bool:
+        """Tell whether any batch of that run was acknowledged."""
+        return key in self._runs
+
     def contradiction(self, key: SequenceKey, batch: WireBatch) -> str:
         """Say why a body that is not held cannot be taken under its epoch; empty where it can."""
         if key in self._given_up:

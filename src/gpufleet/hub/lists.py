@@ -1,19 +1,23 @@
 """The fleet in pages: machines, nodes and devices, and beside them how many GPUs report of those that should."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TypeVar
 
 import msgspec
 
 from gpufleet.hub import answers
+from gpufleet.hub.coverage import Covering
 from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.inventory import count_gpus, count_shown, gpu_records, may_count_twice, node_record, with_age
+from gpufleet.hub.liveness.judging import Instant
 from gpufleet.hub.paging import Asked, cursor_after
 from gpufleet.model.answer import Coverage, GpuPage, GpuRecord, MachinePage, MachineRecord, NodePage, NodeRecord
+from gpufleet.model.ledger import MachineMark
+from gpufleet.model.liveness import Liveness
 from gpufleet.model.machine import MachineKind
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.time import NANOS
+from gpufleet.model.time import to_ns
 from gpufleet.ports import Clock, Registry, Store
 
 T = TypeVar("T")
@@ -28,21 +32,24 @@ class Lists:
     def __init__(self, *, registry: Registry, store: Store, clock: Clock, stale_after_seconds: float) -> None:
         self._registry = registry
         self._store = store
+        self._covering = Covering(registry=registry, store=store, clock=clock, stale_after_seconds=stale_after_seconds)
         self._clock = clock
         self._stale_after = stale_after_seconds
 
-    def machines(self, cluster: str | None, page: Asked) -> MachinePage:
+    def machines(self, cluster: str | None, page: Asked, instant: Instant) -> MachinePage:
         """Return a page of machines with the number of their GPUs."""
         found, following = self._page(cluster, page, None)
-        return MachinePage(items=self.complete(found), coverage=self._coverage(cluster), next=following)
+        return MachinePage(items=self.complete(found, instant), coverage=self._coverage(cluster), next=following)
 
-    def complete(self, machines: Sequence[MachineRecord]) -> tuple[MachineRecord, ...]:
-        """Fill in the age of machines and the number of their GPUs."""
+    def complete(self, machines: Sequence[MachineRecord], instant: Instant) -> tuple[MachineRecord, ...]:
+        """Fill in the age of machines, how recently they were heard of, and the number of their GPUs."""
         counts = self._counts(machines, _of_each(machines, self._store.readers_of))
-        now = self._clock.now_ns()
-        return tuple(msgspec.structs.replace(with_age(one, now), gpus=counts[one.id][0]) for one in machines)
+        return tuple(
+            msgspec.structs.replace(one, gpus=counts[one.id][0], liveness=_with_gpus(one.liveness, counts[one.id]))
+            for one in _judged(machines, instant)
+        )
 
-    def nodes(self, cluster: str | None, page: Asked) -> NodePage:
+    def nodes(self, cluster: str | None, page: Asked, instant: Instant) -> NodePage:
         """Return a page of machines of kind node, with how they are doing."""
         found, following = self._page(cluster, page, MachineKind.NODE)
         readers = _of_each(found, self._store.readers_of)
@@ -50,36 +57,38 @@ class Lists:
 
         def record(machine: MachineRecord) -> NodeRecord:
             error = answers.last_error(readers.get(machine.id, ()))
-            machine = with_age(machine, self._clock.now_ns())
+            liveness = _with_gpus(machine.liveness, counts[machine.id])
+            machine = msgspec.structs.replace(machine, liveness=liveness)
             return node_record(machine, counts[machine.id], error, self._stale_after)
 
-        return NodePage(items=tuple(map(record, found)), coverage=self._coverage(cluster), next=following)
+        items = tuple(map(record, _judged(found, instant)))
+        return NodePage(items=items, coverage=self._coverage(cluster), next=following)
 
-    def gpus(self, cluster: str | None, machine: str | None, page: Asked) -> GpuPage:
+    def gpus(self, cluster: str | None, machine: str | None, page: Asked, instant: Instant) -> GpuPage:
         """Return a page of views; a machine's are never parted, so it may have a few more than were asked for."""
         items: list[GpuRecord] = []
         after: str | None = None
         if machine is not None:
-            items += self.gpus_of(self._called(cluster, machine))
+            items += self.gpus_of(self._called(cluster, machine), instant)
         else:
             place = page
             while len(items) < page.limit:
                 group = max(1, -(-(page.limit - len(items)) // DEVICES_A_MACHINE))
                 found, after = self._page(cluster, msgspec.structs.replace(place, limit=group), None)
-                items += self.gpus_of(found)
+                items += self.gpus_of(found, instant)
                 if after is None:
                     break
                 last = found[-1]
                 place = Asked(page.limit, (last.cluster, last.machine.name, last.id))
         return GpuPage(items=tuple(items), coverage=self._coverage(cluster), next=after)
 
-    def gpus_of(self, machines: Sequence[MachineRecord]) -> list[GpuRecord]:
+    def gpus_of(self, machines: Sequence[MachineRecord], instant: Instant) -> list[GpuRecord]:
         """Return every view of machines, in their order."""
         stored = _of_each(machines, self._store.latest_of)
         readers = _of_each(machines, self._store.readers_of)
         return [
             record
-            for one in machines
+            for one in _judged(machines, instant)
             for record in gpu_records(one, stored.get(one.id, ()), self._freshness(readers.get(one.id, ())))
         ]
 
@@ -112,27 +121,32 @@ class Lists:
         return found[: page.limit], cursor_after(found[page.limit - 1])
 
     def _coverage(self, cluster: str | None) -> tuple[Coverage, ...]:
-        """Say how many GPUs of each cluster report, and how many its registration says that it has."""
-        reporting = self._store.reporting_gpus(self._clock.now_ns() - int(self._stale_after * NANOS))
-        known = {one.id: one for one in self._registry.clusters() if one.closed_at is None}
-        names = sorted({*known, *reporting}) if cluster is None else [cluster]
-        found = []
-        for name in names:
-            spec = known[name].spec if name in known else None
-            expected = sum(spec.expected.values()) if spec is not None and spec.expected else None
-            count = reporting.get(name, 0)
-            found.append(
-                Coverage(
-                    cluster=name,
-                    reporting=count,
-                    expected=expected,
-                    words=f"{count} of {expected} expected" if expected is not None else f"{count}, expected: not said",
-                )
-            )
-        return tuple(found)
+        return self._covering.of(cluster, self._registry.machine_marks(cluster))
 
     def _freshness(self, readers: Sequence[ReaderStatus]) -> Freshness:
         return Freshness(self._clock.now_ns(), self._stale_after, readers)
+
+
+def _judged(machines: Sequence[MachineRecord], instant: Instant) -> Iterator[MachineRecord]:
+    """Fill in how long ago each machine was heard of, and what is to be thought of that."""
+    for one in machines:
+        mark = MachineMark(
+            id=one.id,
+            cluster=one.cluster,
+            sender=one.sender,
+            last_seen=to_ns(one.last_seen),
+            retired_at=to_ns(one.retired_at) if one.retired_at else None,
+            conflict=one.conflict is not None,
+        )
+        yield msgspec.structs.replace(with_age(one, instant.now), liveness=instant.machine(mark))
+
+
+def _with_gpus(liveness: Liveness | None, gpus: tuple[int, int]) -> Liveness | None:
+    """Say how many of a machine's GPUs report, where that is not all of them."""
+    known, reporting = gpus
+    if liveness is None or reporting >= known:
+        return liveness
+    return msgspec.structs.replace(liveness, partial=(*liveness.partial, f"GPUs reporting: {reporting} of {known}"))
 
 
 def _of_each(machines: Sequence[MachineRecord], ask: Callable[[str, Sequence[str]], Mapping[str, T]]) -> dict[str, T]:

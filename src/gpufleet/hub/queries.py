@@ -10,12 +10,9 @@ import msgspec
 
 from gpufleet.hub import answers, events, history, processes, slices
 from gpufleet.hub.claims import Claims, share
-from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.history import QuestionError
-from gpufleet.hub.intervals import Intervals
-from gpufleet.hub.inventory import sender_record
-from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.lists import Lists
+from gpufleet.hub.liveness.judging import Instant
 from gpufleet.hub.paging import Asked
 from gpufleet.hub.putting import canonical, check_id, check_spec
 from gpufleet.model.absence import Reason
@@ -29,7 +26,6 @@ from gpufleet.model.answer import (
     MachineRecord,
     NodePage,
     ProcessesAnswer,
-    SenderRecord,
     SeriesAnswer,
 )
 from gpufleet.model.errors import ConflictError, NotFoundError
@@ -58,18 +54,16 @@ class Queries:
         *,
         registry: Registry,
         store: Store,
-        ledger: Ledger,
-        conflicts: Conflicts,
         claims: Claims,
         threads: ThreadPoolExecutor,
         clock: Clock,
         clusters: Container[str],
         stale_after_seconds: float,
+        instant: Callable[[], Instant],
     ) -> None:
+        self._instant = instant
         self._registry = registry
         self._store = store
-        self._ledger = ledger
-        self._conflicts = conflicts
         self._claims = claims
         self._lists = Lists(registry=registry, store=store, clock=clock, stale_after_seconds=stale_after_seconds)
         self._putting = asyncio.Lock()  # what is looked at before an allocation is kept stays so until it is
@@ -136,19 +130,28 @@ class Queries:
 
     async def machines(self, cluster: str | None, page: Asked) -> MachinePage:
         """Return a page of the machines, or of those of one cluster."""
-        return await self._ask(lambda: self._lists.machines(cluster, page))
+        instant = self._instant()
+        return await self._ask(lambda: self._lists.machines(cluster, page, instant))
 
     async def machine(self, id: str) -> MachineRecord:  # noqa: A002
         """Return one machine. Raises NotFoundError."""
-        return await self._ask(lambda: self._lists.complete([self._registry.machine(id)])[0])
+        instant = self._instant()
+        return await self._ask(lambda: self._lists.complete([self._registry.machine(id)], instant)[0])
+
+    async def retire_machine(self, id: str) -> MachineRecord:  # noqa: A002
+        """Keep that a machine is gone; what is heard of it later brings it back. Raises NotFoundError."""
+        at, instant = self._clock.now_ns(), self._instant()
+        return await self._ask(lambda: self._lists.complete([self._registry.retire_machine(id, at)], instant)[0])
 
     async def nodes(self, cluster: str | None, page: Asked) -> NodePage:
         """Return a page of the machines of kind node, with how they are doing."""
-        return await self._ask(lambda: self._lists.nodes(cluster, page))
+        instant = self._instant()
+        return await self._ask(lambda: self._lists.nodes(cluster, page, instant))
 
     async def gpus(self, cluster: str | None, machine: str | None, page: Asked) -> GpuPage:
         """Return a page of the views of every machine, or every view of one."""
-        return await self._ask(lambda: self._lists.gpus(cluster, machine, page))
+        instant = self._instant()
+        return await self._ask(lambda: self._lists.gpus(cluster, machine, page, instant))
 
     async def gpu(self, id: str) -> GpuRecord:  # noqa: A002
         """Return one view by id, or by the UUID of the device where only one view has it.
@@ -157,21 +160,8 @@ class Queries:
             NotFoundError: if there is no such view.
             AmbiguousError: if several views have this UUID.
         """
-        return await self._ask(lambda: self._gpu(id))
-
-    async def senders(self) -> tuple[SenderRecord, ...]:
-        """Return every sender, with what is missing of it."""
-        states = await self._ask(self._registry.senders)
-        runs: dict[tuple[str, str], list[tuple[str, Intervals]]] = {}
-        for key, held in self._ledger.runs():
-            runs.setdefault((key.cluster, key.sender), []).append((key.epoch, held))
-        now = self._clock.now_ns()
-        return tuple(
-            sender_record(
-                one, runs.get((one.cluster, one.sender), []), now, self._conflicts.of(one.cluster, one.sender)
-            )
-            for one in states
-        )
+        instant = self._instant()
+        return await self._ask(lambda: self._gpu(id, instant))
 
     async def events(
         self,
@@ -396,22 +386,23 @@ class Queries:
             spans += [span] if span is not None else []
         return spans
 
-    def _gpu(self, id: str) -> GpuRecord:  # noqa: A002
+    def _gpu(self, id: str, instant: Instant) -> GpuRecord:  # noqa: A002
         cluster, _, rest = id.partition("/")
         machine, _, view = rest.partition("/")
         if not view:
-            return self._gpu_by_uuid(id)
-        found = [one for one in self._lists.gpus_of(self._machines_called(cluster, machine)) if one.device.id == id]
+            return self._gpu_by_uuid(id, instant)
+        machines = self._machines_called(cluster, machine)
+        found = [one for one in self._lists.gpus_of(machines, instant) if one.device.id == id]
         if not found:
             raise NotFoundError(f"there is no view {id!r}")
         return found[0]
 
-    def _gpu_by_uuid(self, uuid: str) -> GpuRecord:
+    def _gpu_by_uuid(self, uuid: str, instant: Instant) -> GpuRecord:
         machines: list[MachineRecord] = []
         for cluster in self._registry.clusters() if _is_name(uuid) else ():
             tellers = {id_ for kind in ViewKind for id_ in self._store.tellers_of_view(cluster.id, f"{kind}/{uuid}")}
             machines += self._with_ids(cluster.id, tellers)
-        found = [one for one in self._lists.gpus_of(machines) if one.device.uuid == uuid]
+        found = [one for one in self._lists.gpus_of(machines, instant) if one.device.uuid == uuid]
         if not found:
             raise NotFoundError(f"no device has the UUID {uuid!r}; ids are written cluster/machine/kind/uuid")
         if len(found) > 1:

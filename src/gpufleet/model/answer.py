@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
+from gpufleet.model.liveness import Expected, Liveness
 from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimReading, Reading, Value
@@ -108,8 +109,10 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         sender: who reports it.
         first_seen, last_seen: by the hub's clock on receipt.
         conflict: set when the evidence contradicts another machine's, with the words for it.
+        retired_at: when an operator said that it is gone; what is heard of it later brings it back.
         gpus: devices known on it.
         age_seconds: since it was last heard of, by the hub's clock.
+        liveness: how recently it was heard of, by the time in which the hub could hear; see `docs/freshness.md`.
     """
 
     id: str
@@ -119,8 +122,10 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     first_seen: dt.datetime
     last_seen: dt.datetime
     conflict: str | None = None
+    retired_at: dt.datetime | None = None
     gpus: int = 0
     age_seconds: float = 0.0
+    liveness: Liveness | None = None
 
 
 class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -133,6 +138,7 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         device: the view and its readings.
         measured_at, received_at: of its newest sample.
         age_seconds: since receipt.
+        liveness: how recently it was told of, by the time in which the hub could hear.
     """
 
     cluster: str
@@ -142,6 +148,7 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     measured_at: dt.datetime
     received_at: dt.datetime
     age_seconds: float
+    liveness: Liveness | None = None
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,13 +176,17 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
         cluster: which.
         reporting: views of kind gpu of which a number came within the hub's freshness limit; of a machine's, those
             known by their place in a list only if none with a name told one, since they may be the same.
-        expected: GPUs that its registration says it has, all classes together; None where it does not say.
-        words: "8 of 512 expected".
+        expected: how many there should be, by `expected_by`; None where nobody can say.
+        expected_by: `registration` where that says, or else whoever tells of most.
+        sources: the same by everyone who can tell, side by side.
+        words: "8 of 512 expected by registration".
     """
 
     cluster: str
     reporting: int
     expected: int | None
+    expected_by: str | None
+    sources: Expected
     words: str
 
 
@@ -253,7 +264,11 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
         received_at: when that was received, by the hub's clock.
         age_seconds: since then.
         heartbeat_interval_seconds: how often it promised to speak, or None when it never did.
-        late: it has been silent for longer than three of its intervals.
+        liveness: how recently it was heard of, by the time in which the hub could hear.
+        clock_ahead_seconds: how far its clock is ahead of the hub's, less the shortest time on the way; negative where
+            it is behind.
+        complete_up_to: up to when everything that it measured is here, but for `missing`, by its clock; None where it
+            is lost or never said what waits.
         version: of gpufleet, as it says.
         queue_records: what waits in its spool, as it says.
         oldest_unsent: when the oldest of it was measured, as it says; None when nothing waits.
@@ -269,7 +284,9 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
     received_at: dt.datetime
     age_seconds: float
     heartbeat_interval_seconds: float | None
-    late: bool
+    liveness: Liveness
+    clock_ahead_seconds: float
+    complete_up_to: dt.datetime | None
     version: str
     queue_records: int | None
     oldest_unsent: dt.datetime | None

@@ -6,6 +6,8 @@ from typing import Annotated
 import msgspec
 
 from gpufleet.model.allocation import Name
+from gpufleet.model.answer import Coverage
+from gpufleet.model.liveness import Freshness
 
 
 class ClusterSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -47,8 +49,12 @@ class ClusterRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         cluster: as it is kept.
         served: whether the hub takes batches of it now.
         configured: whether the hub's configuration names it.
+        freshness: who of it was heard of how recently, and up to when it is complete.
+        coverage: how many of its GPUs report.
     """
 
     cluster: Cluster
     served: bool
     configured: bool
+    freshness: Freshness | None = None
+    coverage: Coverage | None = None

@@ -104,3 +104,26 @@ class SenderState(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     sender: str
     heard: Heard
+
+
+class MachineMark(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells how recently a machine was heard of.
+
+    Attributes:
+        id, cluster, sender: which, and who reports it.
+        last_seen: nanoseconds since 1970 by the hub's clock: when what was said of it last was received.
+        retired_at: when an operator said that it is gone, or None.
+        conflict: its evidence contradicts another machine's.
+    """
+
+    id: str
+    cluster: str
+    sender: str
+    last_seen: int
+    retired_at: int | None
+    conflict: bool
+
+    @property
+    def is_retired(self) -> bool:
+        """Whether it is gone: not if it was heard of since."""
+        return self.retired_at is not None and self.retired_at >= self.last_seen

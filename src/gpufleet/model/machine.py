@@ -58,5 +58,8 @@ class PciFunction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     physical_function: str | None = None
 
 
+PCI_READER = "pci"
+"""What `reader` says of readings that are absent because only the PCI bus shows the device."""
+
 NVIDIA_VENDOR = 0x10DE
 """PCI vendor number of NVIDIA (PCI-SIG list)."""

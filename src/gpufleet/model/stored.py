@@ -49,6 +49,19 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     tells: bool
 
 
+class KnownGpus(msgspec.Struct, frozen=True, kw_only=True):
+    """How many GPUs the machines of a cluster have.
+
+    Attributes:
+        pci: NVIDIA's display and 3D controllers on their buses, without virtual functions; None where no machine told
+            of its buses.
+        nvml: views of kind gpu that each machine told of within 20 minutes before it last told of any.
+    """
+
+    pci: int | None
+    nvml: int
+
+
 class EventSpan(msgspec.Struct, frozen=True, kw_only=True):
     """Whose events, and when.
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from gpufleet.hub.matching import EVIDENCE, Decision, Known, Verdict, decide, introduce
 from gpufleet.model.answer import MachineRecord
 from gpufleet.model.errors import NotFoundError, RegistryError
-from gpufleet.model.ledger import MachineMatch
+from gpufleet.model.ledger import MachineMark, MachineMatch
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import to_datetime
 from gpufleet.registry import tables
@@ -31,6 +31,7 @@ class _Row(msgspec.Struct):
     known: Known
     first_seen: int
     said: Machine  # the newest evidence exactly as it came
+    retired_at: int | None = None
 
 
 class Machines:
@@ -49,7 +50,7 @@ class Machines:
         for row in connection.execute(sa.select(tables.MACHINES)):
             known = msgspec.msgpack.decode(row.known, type=Known)
             known = msgspec.structs.replace(known, last_seen=max(known.last_seen, row.last_seen))
-            self._keep(_Row(row.cluster, row.sender, known, row.first_seen, known.machine))
+            self._keep(_Row(row.cluster, row.sender, known, row.first_seen, known.machine, row.retired_at))
         for row in connection.execute(sa.select(tables.CONFLICTS)):
             conflict = Conflict(row.machine, row.other, row.field, row.value)
             self._conflicts.setdefault(row.machine, {})[conflict] = row.since
@@ -103,6 +104,32 @@ class Machines:
             raise NotFoundError(f"there is no machine {id!r}")
         return self._record(row)
 
+    def marks(self, cluster: str | None) -> tuple[MachineMark, ...]:
+        """Return how recently each machine was heard of; see `ports.Registry.machine_marks`."""
+        return tuple(
+            MachineMark(
+                id=id_,
+                cluster=row.cluster,
+                sender=row.sender,
+                last_seen=row.known.last_seen,
+                retired_at=row.retired_at,
+                conflict=id_ in self._conflicts and self._conflict_words(id_) is not None,
+            )
+            for id_, row in self._rows.items()
+            if cluster is None or row.cluster == cluster
+        )
+
+    def retire(self, connection: sa.Connection, id: str, at: int) -> None:  # noqa: A002
+        """Keep that a machine is gone, inside the caller's transaction; call `retired` after. Raises NotFoundError."""
+        self.record(id)
+        table = tables.MACHINES
+        if connection.execute(table.update().where(table.c.id == id).values(retired_at=at)).rowcount != 1:
+            connection.execute(table.insert(), [{**_values(self._rows[id]), "retired_at": at}])  # matched just now
+
+    def retired(self, id: str, at: int) -> None:  # noqa: A002
+        """Remember what `retire` kept."""
+        self._rows[id].retired_at = at
+
     def save(self, connection: sa.Connection) -> None:
         """Write what changed, inside the caller's transaction; call `saved` after it was committed."""
         rows = [self._rows[machine] for machine in self._changed]
@@ -142,7 +169,7 @@ class Machines:
             return _Row(cluster, sender, introduce(self._new_id(), machine, at), at, machine)
         assert decision.known is not None
         before = self._rows[decision.known.id]
-        return _Row(cluster, sender, decision.known, before.first_seen, machine)
+        return _Row(cluster, sender, decision.known, before.first_seen, machine, before.retired_at)
 
     def _new_id(self) -> str:
         for _ in range(8):
@@ -203,6 +230,7 @@ class Machines:
             first_seen=to_datetime(row.first_seen),
             last_seen=to_datetime(row.known.last_seen),
             conflict=self._conflict_words(row.known.id),
+            retired_at=None if row.retired_at is None else to_datetime(row.retired_at),
         )
 
 

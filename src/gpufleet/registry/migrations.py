@@ -60,6 +60,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "{never_delete_audit}",
     ),
     ("ALTER TABLE sequences ADD COLUMN held {bytes}",),
+    ("ALTER TABLE machines ADD COLUMN retired_at BIGINT",),
 )
 """Statements by version: the first tuple makes version 1."""
 

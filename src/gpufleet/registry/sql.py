@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import MachineRecord
 from gpufleet.model.cluster import Cluster, ClusterSpec
-from gpufleet.model.ledger import FlushIntent, Heard, Held, MachineMatch, Ranges, SenderState, SequenceKey
+from gpufleet.model.ledger import FlushIntent, Heard, Held, MachineMark, MachineMatch, Ranges, SenderState, SequenceKey
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.registry import allocations, clusters, migrations, tables
 from gpufleet.registry.database import Database
@@ -87,6 +87,19 @@ class SqlRegistry:
     def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain
         """Return one machine. Raises NotFoundError."""
         with self._lock:
+            return self._machines.record(id)
+
+    def machine_marks(self, cluster: str | None = None) -> tuple[MachineMark, ...]:
+        """Return how recently each machine was heard of."""
+        with self._lock:
+            return self._machines.marks(cluster)
+
+    def retire_machine(self, id: str, at: int) -> MachineRecord:  # noqa: A002
+        """Keep that a machine is gone. Raises NotFoundError."""
+        with self._lock:
+            with self._database.writing() as connection:
+                self._machines.retire(connection, id, at)
+            self._machines.retired(id, at)
             return self._machines.record(id)
 
     def put_allocation(self, id: str, spec: AllocationSpec, at: dt.datetime) -> tuple[Allocation, bool]:  # noqa: A002

@@ -24,6 +24,7 @@ MACHINES = sa.Table(
     sa.Column("known", sa.LargeBinary, nullable=False),
     sa.Column("first_seen", sa.BigInteger, nullable=False),
     sa.Column("last_seen", sa.BigInteger, nullable=False),
+    sa.Column("retired_at", sa.BigInteger),
 )
 
 EVIDENCE = sa.Table(

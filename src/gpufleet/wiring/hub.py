@@ -15,11 +15,18 @@ from gpufleet.hub.claims import Claims
 from gpufleet.hub.clusters import Clusters
 from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.counters import Counters
+from gpufleet.hub.coverage import Covering
 from gpufleet.hub.credentials import Credentials
 from gpufleet.hub.digests import digest_of
 from gpufleet.hub.flusher import Flusher
+from gpufleet.hub.heard import heard, is_news
 from gpufleet.hub.ingest import Ingest
 from gpufleet.hub.ledger import Ledger, key_of
+from gpufleet.hub.liveness.listening import Listening
+from gpufleet.hub.liveness.mark import Mark
+from gpufleet.hub.liveness.senders import Senders
+from gpufleet.hub.liveness.watch import watching
+from gpufleet.hub.overview import Overview
 from gpufleet.hub.pressure import Pressure
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.queries import Queries
@@ -27,6 +34,7 @@ from gpufleet.hub.status import HubStatus
 from gpufleet.hub.wal import Wal
 from gpufleet.hub.writer import Writer
 from gpufleet.model.errors import StoreError, WireError
+from gpufleet.model.ledger import SenderState
 from gpufleet.ports import Audit, Clock, Registry, Store, Tokens
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.polled import polling
@@ -42,6 +50,9 @@ ANSWER_SECONDS = 5.0
 
 STOP_SECONDS = 5
 """How long stopping waits for answers under way."""
+
+MARK = "alive.json"
+"""File in the hub's folder that says when it last lived."""
 
 READER_THREADS = 4
 """Questions that are asked of the store at once."""
@@ -69,7 +80,7 @@ class RunningHub(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class _Parts(msgspec.Struct, frozen=True):
+class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     wal: Wal
     registry: Registry
     tokens: Tokens
@@ -78,6 +89,8 @@ class _Parts(msgspec.Struct, frozen=True):
     ledger: Ledger
     writer: Writer
     counters: Counters
+    senders: tuple[SenderState, ...]
+    alive_at: int | None
 
 
 @contextlib.asynccontextmanager
@@ -107,6 +120,7 @@ async def running_hub(
     host, port = parse_listen(config.listen)
     async with contextlib.AsyncExitStack() as stack:
         writing = stack.enter_context(ThreadPoolExecutor(1, "hub-writer"))
+        listening = Listening(clock)
         decoding = stack.enter_context(ThreadPoolExecutor(1, "hub-decoder"))
         reading = stack.enter_context(ThreadPoolExecutor(READER_THREADS, "hub-reader"))
         loop = asyncio.get_running_loop()
@@ -124,6 +138,7 @@ async def running_hub(
         clusters = Clusters(config.clusters, registry=parts.registry, threads=reading, clock=clock)
         pressure = Pressure(config.ingest.max_pending_bytes)
         conflicts = Conflicts()
+        senders = Senders(listening, parts.senders, parts.alive_at)
         ingest = Ingest(
             wal=parts.wal,
             ledger=parts.ledger,
@@ -131,6 +146,7 @@ async def running_hub(
             counters=parts.counters,
             decoding=decoding,
             conflicts=conflicts,
+            accepted=senders.note,
         )
         endpoint = BatchEndpoint(
             ingest=ingest,
@@ -139,17 +155,7 @@ async def running_hub(
             clock=clock,
             max_body_bytes=config.ingest.max_body_bytes,
             body_timeout_seconds=config.ingest.body_timeout_seconds,
-        )
-        queries = Queries(
-            registry=parts.registry,
-            store=parts.store,
-            ledger=parts.ledger,
-            conflicts=conflicts,
-            claims=Claims(parts.registry.allocations()),
-            threads=reading,
-            clock=clock,
-            clusters=clusters,
-            stale_after_seconds=config.stale_after_seconds,
+            listening=listening,
         )
         status = HubStatus(
             counters=parts.counters,
@@ -159,6 +165,33 @@ async def running_hub(
             pressure=pressure,
             clock=clock,
         )
+        overview = Overview(
+            senders=senders,
+            listening=listening,
+            ledger=parts.ledger,
+            conflicts=conflicts,
+            clusters=clusters,
+            covering=Covering(
+                registry=parts.registry,
+                store=parts.store,
+                clock=clock,
+                stale_after_seconds=config.stale_after_seconds,
+            ),
+            registry=parts.registry,
+            threads=reading,
+            clock=clock,
+            flush_lag_seconds=lambda: status.flush_lag_seconds,
+        )
+        queries = Queries(
+            registry=parts.registry,
+            store=parts.store,
+            claims=Claims(parts.registry.allocations()),
+            threads=reading,
+            clock=clock,
+            clusters=clusters,
+            stale_after_seconds=config.stale_after_seconds,
+            instant=overview.instant,
+        )
         task = asyncio.create_task(flusher.run(), name="flusher")
         try:
             door = Door(
@@ -167,9 +200,10 @@ async def running_hub(
                 clock=clock,
             )
             recorder = Recorder(parts.audit, clock)
-            api = build_api(door, queries, clusters, recorder, status)
+            api = build_api(door, queries, overview, clusters, recorder, status)
             app = HubApp(door=door, endpoint=endpoint, api=api, recorder=recorder)
             async with (
+                watching(listening, Mark(config.folder / MARK), clock),
                 polling(config.netdata, ingest, clock),
                 serve(
                     app,
@@ -222,7 +256,8 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
     store.migrate()
     counters = Counters()
     ledger = Ledger(registry.sequences())
-    replay(wal, ledger)
+    senders = {(one.cluster, one.sender): one for one in registry.senders()}
+    replay(wal, ledger, senders)
     writer = Writer(
         wal=wal.epoch,
         store=store,
@@ -230,14 +265,30 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
         quarantine=Quarantine(config.folder / "quarantine"),
         counters=counters,
     )
-    return _Parts(wal, registry, SqlTokens(database), SqlAudit(database), store, ledger, writer, counters)
+    return _Parts(
+        wal=wal,
+        registry=registry,
+        tokens=SqlTokens(database),
+        audit=SqlAudit(database),
+        store=store,
+        ledger=ledger,
+        writer=writer,
+        counters=counters,
+        senders=tuple(senders.values()),
+        alive_at=Mark(config.folder / MARK).load(),
+    )
 
 
-def replay(wal: Wal, ledger: Ledger) -> None:
-    """Hold every batch that was acknowledged and not flushed before the last stop or crash."""
+def replay(wal: Wal, ledger: Ledger, senders: dict[tuple[str, str], SenderState] | None = None) -> None:
+    """Hold every batch that was acknowledged and not flushed before the last stop or crash; `senders` learn of it."""
     for record in wal.replay():
         try:
             batch = decode(record.body)
         except WireError:
             continue  # the writer will put it aside, and say so
-        ledger.hold(key_of(batch), batch, digest_of(record.body), record.received_at)
+        key, who = key_of(batch), (batch.cluster, batch.sender)
+        before = senders[who].heard if senders is not None and who in senders else None
+        if senders is not None and is_news(before, batch, known_epoch=ledger.knows(key)):
+            newest = heard(before, batch, received_at=record.received_at)
+            senders[who] = SenderState(cluster=batch.cluster, sender=batch.sender, heard=newest)
+        ledger.hold(key, batch, digest_of(record.body), record.received_at)

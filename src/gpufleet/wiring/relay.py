@@ -12,11 +12,13 @@ from gpufleet.hub.counters import Counters
 from gpufleet.hub.credentials import Credentials
 from gpufleet.hub.ingest import Ingest
 from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.liveness.listening import Listening
+from gpufleet.hub.liveness.senders import Senders, Word
+from gpufleet.hub.liveness.watch import watching
 from gpufleet.hub.pressure import Pressure
 from gpufleet.hub.relayed import Relayed
 from gpufleet.hub.wal import Wal
 from gpufleet.model.errors import ConfigError, StoreError
-from gpufleet.model.wire import WireBatch
 from gpufleet.ports import Clock
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.hub import ANSWER_SECONDS, CONNECTIONS, STOP_SECONDS, RunningHub, credentials_of, replay
@@ -56,7 +58,8 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
         wal = await asyncio.to_thread(_open, config, ledger, stack)
         counters = Counters()
         conflicts = Conflicts()
-        relayed = Relayed(ledger, conflicts)
+        listening = Listening(clock)
+        relayed = Relayed(ledger, conflicts, Senders(listening))
         circle = Circle(wal.epoch)
         forwarder = Forwarder(
             wal,
@@ -74,8 +77,8 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
             renumbering=Renumbering(ledger),
         )
 
-        def accepted(batch: WireBatch, received_at: int) -> None:
-            relayed.note(batch, received_at)
+        def accepted(word: Word) -> None:
+            relayed.note(word)
             forwarder.wake()
 
         pressure = Pressure(config.ingest.max_pending_bytes)
@@ -94,6 +97,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
             clock=clock,
             max_body_bytes=config.ingest.max_body_bytes,
             body_timeout_seconds=config.ingest.body_timeout_seconds,
+            listening=listening,
         )
         status = RelayStatus(
             counters=counters, wal=wal, forwarder=forwarder, pressure=pressure, relayed=relayed, clock=clock
@@ -108,15 +112,18 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
         )
         task = asyncio.create_task(forwarder.run(), name="forwarder")
         try:
-            async with serve(
-                app,
-                host,
-                port,
-                connections=CONNECTIONS,
-                stop_seconds=STOP_SECONDS,
-                body_seconds=config.ingest.body_timeout_seconds + ANSWER_SECONDS,
-                tls=tls,
-            ) as bound:
+            async with (
+                watching(listening, None, clock),
+                serve(
+                    app,
+                    host,
+                    port,
+                    connections=CONNECTIONS,
+                    stop_seconds=STOP_SECONDS,
+                    body_seconds=config.ingest.body_timeout_seconds + ANSWER_SECONDS,
+                    tls=tls,
+                ) as bound,
+            ):
                 yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
         finally:
             forwarder.stop()  # after the server: nothing comes in any more

@@ -7,13 +7,17 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.hub.lists import Lists
+from gpufleet.hub.liveness.judging import Instant
+from gpufleet.hub.liveness.listening import Listening
+from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.paging import Asked
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.catalogue import CATALOGUE, Lane, ValueType
-from gpufleet.model.machine import Machine
+from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import Reading, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.stored import KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.model.wire import MachinePart
@@ -90,17 +94,19 @@ def test_counting_is_the_same_as_looking_at_every_value(
         store.write(batches, cluster)
     latest = store.latest_of(cluster, ids)
     assert all(latest.get(id_, ()) == store.latest(cluster, id_) for id_ in ids)
-    lists = Lists(registry=registry, store=store, clock=FakeClock(T0), stale_after_seconds=90.0)
+    clock = FakeClock(T0)
+    lists = Lists(registry=registry, store=store, clock=clock, stale_after_seconds=90.0)
+    instant = Instant(Senders(Listening(clock)), now=T0, flush_lag_seconds=0)
     shown: dict[str, list[Mapping[str, Reading]]] = {id_: [] for id_ in ids}
-    for one in lists.gpus(cluster, None, Asked()).items:
+    for one in lists.gpus(cluster, None, Asked(), instant).items:
         if one.device.kind is ViewKind.GPU:
             shown[one.device.machine].append(one.device.readings)
     totals = {id_: aggregate(readings) for id_, readings in shown.items()}
-    nodes = lists.nodes(cluster, Asked()).items
+    nodes = lists.nodes(cluster, Asked(), instant).items
     assert {one.machine.id: (one.gpus, one.gpus_reporting) for one in nodes} == {
         id_: (total.devices, total.reporting) for id_, total in totals.items()
     }
-    assert {one.id: one.gpus for one in lists.machines(cluster, Asked()).items} == {
+    assert {one.id: one.gpus for one in lists.machines(cluster, Asked(), instant).items} == {
         id_: total.devices for id_, total in totals.items()
     }
 
@@ -146,3 +152,41 @@ def gpu(uuid: str | None, value: float | Absent, place: int = 0) -> Sample:
     view = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid, instance=None if uuid else f"netdata/gpu{place}")
     reader = "nvml" if uuid else "netdata"
     return Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=T0, values={"gpu_power_watts": value})
+
+
+def test_known_gpus_are_those_that_drivers_told_of_last_and_those_on_buses(store: ClickHouseStore) -> None:
+    cluster = f"known-{next(numbers)}"
+    gpus = [View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{n}", index=n) for n in range(4)]
+    bare = [View(kind=ViewKind.GPU, side=Side.HOST, instance=f"netdata/gpu{n}", index=n) for n in range(2)]
+    only = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:1b:00.0")
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent="gpu/GPU-1")
+
+    def say(machine: str, views: list[View], at: int, reader: str = "nvml") -> None:
+        samples = [
+            Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": 1.0})
+            for view in views
+        ]
+        store.write([accept(cluster, machine, samples, received_at=at)], f"{cluster}-{machine}-{at}-{reader}")
+
+    def on_bus(machine: str, *functions: tuple[str, int, str | None]) -> None:
+        inventory = [
+            PciFunction(address=address, vendor=vendor, device=1, class_code=0x030200, physical_function=of)
+            for address, vendor, of in functions
+        ]
+        accepted = accept(cluster, machine, [], received_at=T0)
+        accepted.batch.parts.append(MachinePart(machine=0, inventory=inventory))
+        store.write([accepted], f"{cluster}-{machine}-bus")
+
+    assert cluster not in store.known_gpus()
+    say("m1", gpus[:2], T0 - 3600 * NANOS)  # one of them was replaced since
+    say("m1", [gpus[0], gpus[2], mig], T0)
+    say("m1", [only], T0, reader="pci")
+    say("m2", bare, T0)  # known by their place only
+    say("m3", [gpus[3], *bare], T0 - 7200 * NANOS)  # silent, and not forgotten; its named one stands for the others
+    assert store.known_gpus()[cluster] == KnownGpus(pci=None, nvml=2 + 2 + 1)
+    on_bus(
+        "m1", ("0000:1b:00.0", 0x10DE, None), ("0000:1b:00.4", 0x10DE, "0000:1b:00.0"), ("0000:02:00.0", 0x1A03, None)
+    )
+    on_bus("m4", ("0000:1b:00.0", 0x10DE, None), ("0000:1c:00.0", 0x10DE, None))
+    assert store.known_gpus()[cluster] == KnownGpus(pci=3, nvml=5)
+    assert store.known_gpus(["m1", "m2"])[cluster] == KnownGpus(pci=2, nvml=1)

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.model.answer import AllocationAnswer, GpuPage, NodePage, SenderRecord, SeriesAnswer
+from gpufleet.model.liveness import State
 from gpufleet.model.machine import Machine
 from tests.fakes.batches import body, host_sample
 from tests.support.waiting import wait_until_async
@@ -66,7 +67,7 @@ async def test_lists_show_what_is_known(site: Site) -> None:
     for name in (gpus[0].device.id, "GPU-0"):
         assert (await site.ask(f"/v1/gpus/{name}"))[1]["device"]["uuid"] == "GPU-0"
     (sender,) = msgspec.convert((await site.ask("/v1/senders"))[1], tuple[SenderRecord, ...])
-    assert (sender.missing, sender.epochs[0].gaps, sender.late) == (1, ((2, 2),), False)
+    assert (sender.missing, sender.epochs[0].gaps, sender.liveness.state) == (1, ((2, 2),), State.LIVE)
 
 
 async def test_one_uuid_on_two_machines_names_both(site: Site) -> None:

@@ -74,12 +74,13 @@ async def test_one_machine_s_devices_by_name_or_id(site: Site) -> None:
 
 async def test_what_reports_stands_beside_what_should(site: Site) -> None:
     (coverage,) = (await site.ask("/v1/nodes?limit=1"))[1]["coverage"]
-    assert coverage == {"cluster": "local", "reporting": 14, "expected": None, "words": "14, expected: not said"}
+    sources = {"registration": None, "pci": None, "nvml": 14, "kubernetes": None}
+    assert (coverage["reporting"], coverage["sources"], coverage["words"]) == (14, sources, "14 of 14 expected by nvml")
     await site.ask("/v1/clusters/local", "PUT", {"team": "blue", "expected": {"H200": 500, "A100": 12}})
     await site.ask("/v1/clusters/empty", "PUT", {"expected": {"H200": 8}})
     for path in ("/v1/nodes", "/v1/machines", "/v1/gpus"):
         words = [one["words"] for one in (await site.ask(f"{path}?limit=1"))[1]["coverage"]]
-        assert words == ["0 of 8 expected", "14 of 512 expected"]
+        assert words == ["0 of 8 expected by registration", "14 of 512 expected by registration"]
         (coverage,) = (await site.ask(f"{path}?cluster=empty"))[1]["coverage"]
         assert (coverage["cluster"], coverage["reporting"]) == ("empty", 0)
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.catalogue import CATALOGUE, Lane, Storage, ValueType
+from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample
-from gpufleet.model.stored import Standing, StoredSample
+from gpufleet.model.stored import KnownGpus, Standing, StoredSample
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse.client import Handle
 from gpufleet.stores.clickhouse.latest import fetch_views
@@ -47,6 +48,43 @@ SELECT cluster, sum(if(named > 0, named, unnamed)) FROM (
     GROUP BY cluster, machine)
 GROUP BY cluster
 """  # noqa: S608 - as above
+
+
+TOLD_TOGETHER_SECONDS = 1200
+"""What a machine told of longer before what it told last is not there any more: twice the longest usual lane."""
+
+_KNOWN = f"""
+SELECT cluster, sum(if(named > 0, named, unnamed)) FROM (
+    SELECT cluster, machine, groupArray(told) AS at, groupArray(startsWith(view, '{UNNAMED}')) AS bare,
+        max(told) - {TOLD_TOGETHER_SECONDS} AS since,
+        arrayCount((t, b) -> t >= since AND b = 0, at, bare) AS named,
+        arrayCount((t, b) -> t >= since AND b = 1, at, bare) AS unnamed
+    FROM (
+        SELECT cluster, machine, view, max(toUnixTimestamp(received_at)) AS told FROM latest
+        WHERE startsWith(view, '{ViewKind.GPU}/') AND reader != '{PCI_READER}'
+            AND machine NOT IN {{without:Array(String)}}
+        GROUP BY cluster, machine, view)
+    GROUP BY cluster, machine)
+GROUP BY cluster
+"""  # noqa: S608 - as above
+
+
+_ON_BUSES = f"""
+SELECT cluster, sum(gpus) FROM (
+    SELECT cluster, machine, argMax(
+        arrayCount((v, f) -> v = {NVIDIA_VENDOR} AND isNull(f), vendors, physical_functions), reported_at) AS gpus
+    FROM inventory WHERE machine NOT IN {{without:Array(String)}}
+    GROUP BY cluster, machine)
+GROUP BY cluster
+"""  # noqa: S608 - as above
+
+
+def fetch_known_gpus(handle: Handle, without: Sequence[str]) -> dict[str, KnownGpus]:
+    """Ask how many GPUs the machines of each cluster have, as drivers and as buses tell, but for some machines."""
+    parameters = {"without": list(without)}
+    nvml = dict(handle.query(_KNOWN, parameters=parameters).result_rows)
+    pci = dict(handle.query(_ON_BUSES, parameters=parameters).result_rows)
+    return {cluster: KnownGpus(pci=pci.get(cluster), nvml=nvml.get(cluster, 0)) for cluster in sorted({*nvml, *pci})}
 
 
 def fetch_reporting_gpus(handle: Handle, since: int) -> dict[str, int]:

@@ -13,6 +13,7 @@ from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import (
     Accepted,
     EventQuestion,
+    KnownGpus,
     ProcessQuestion,
     Standing,
     StoredEvent,
@@ -23,7 +24,7 @@ from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, parse_dsn, translated
 from gpufleet.stores.clickhouse.events import fetch_events
 from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers_of_view
-from gpufleet.stores.clickhouse.fleet import fetch_reporting_gpus, fetch_standings
+from gpufleet.stores.clickhouse.fleet import fetch_known_gpus, fetch_reporting_gpus, fetch_standings
 from gpufleet.stores.clickhouse.latest import fetch_latest
 from gpufleet.stores.clickhouse.lock import FolderLock
 from gpufleet.stores.clickhouse.migrate import migrate
@@ -137,6 +138,11 @@ class ClickHouseStore:
         """Return cluster to GPUs that report; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: GPUs that report"):
             return fetch_reporting_gpus(self._handles.reader, since)
+
+    def known_gpus(self, without: Sequence[str] = ()) -> dict[str, KnownGpus]:
+        """Return cluster to how many GPUs its machines have; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: GPUs that are known"):
+            return fetch_known_gpus(self._handles.reader, without)
 
     def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         """Return the machines that ever told of a view; see `ports.Store`."""

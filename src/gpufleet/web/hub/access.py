@@ -34,6 +34,8 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("GET", "/v1/machines"): _READS_ALL,
     ("GET", "/v1/machines/{machine_id}"): _READS_ALL,
     ("GET", "/v1/machines/{machine_id}/processes"): _READS_ALL,  # every tenant's on the machine
+    ("DELETE", "/v1/machines/{machine_id}"): _ADMIN,
+    ("GET", "/v1/fleet"): _READS_ALL,
     ("GET", "/v1/nodes"): _READS_ALL,
     ("GET", "/v1/gpus"): _READS_ALL,
     ("GET", "/v1/gpus/{gpu_id}"): _READS_ALL,

@@ -7,6 +7,7 @@ from litestar.di import Provide
 
 from gpufleet.hub.clusters import Clusters
 from gpufleet.hub.credentials import UnauthenticatedError
+from gpufleet.hub.overview import Overview
 from gpufleet.hub.queries import Queries
 from gpufleet.hub.status import HubStatus
 from gpufleet.model.access import Principal
@@ -73,13 +74,16 @@ def tenant_of(request: Request[Any, Principal, Any]) -> str | None:
     return request.auth.tenant
 
 
-def build_api(door: Door, queries: Queries, clusters: Clusters, recorder: Recorder, status: HubStatus) -> Litestar:
+def build_api(
+    door: Door, queries: Queries, overview: Overview, clusters: Clusters, recorder: Recorder, status: HubStatus
+) -> Litestar:
     """Build everything but the batches."""
     return Litestar(
         route_handlers=[Allocations, ClusterRoutes, Fleet, Events, AuditRoutes, Health, openapi_document, front_page],
         guards=[door.guard],
         dependencies={
             "queries": Provide(lambda: queries, sync_to_thread=False),
+            "overview": Provide(lambda: overview, sync_to_thread=False),
             "clusters": Provide(lambda: clusters, sync_to_thread=False),
             "recorder": Provide(lambda: recorder, sync_to_thread=False),
             "status": Provide(lambda: status, sync_to_thread=False),

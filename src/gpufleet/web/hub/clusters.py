@@ -5,6 +5,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
 from gpufleet.hub.clusters import Clusters
+from gpufleet.hub.overview import Overview
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
 from gpufleet.web.hub.openapi import describe, errors
 
@@ -15,10 +16,10 @@ class ClusterRoutes(Controller):
     path = "/v1/clusters"
     tags = ("clusters",)
 
-    @get(summary="Every cluster, closed ones too", responses=errors())
-    async def list_clusters(self, clusters: NamedDependency[Clusters]) -> tuple[ClusterRecord, ...]:
+    @get(summary="Every cluster, closed ones too, with how fresh and complete it is", responses=errors())
+    async def list_clusters(self, overview: NamedDependency[Overview]) -> tuple[ClusterRecord, ...]:
         """Return them by id."""
-        return await clusters.list_all()
+        return await overview.clusters()
 
     @put(
         "/{cluster_id:str}",
@@ -34,10 +35,10 @@ class ClusterRoutes(Controller):
         record, is_new = await clusters.put(cluster_id, data)
         return Response(record, status_code=201 if is_new else 200)
 
-    @get("/{cluster_id:str}", summary="A cluster as it is kept", responses=errors(404))
-    async def get_cluster(self, cluster_id: FromPath[str], clusters: NamedDependency[Clusters]) -> ClusterRecord:
+    @get("/{cluster_id:str}", summary="A cluster: as it is kept, how fresh and how complete", responses=errors(404))
+    async def get_cluster(self, cluster_id: FromPath[str], overview: NamedDependency[Overview]) -> ClusterRecord:
         """Return it."""
-        return await clusters.get(cluster_id)
+        return await overview.cluster(cluster_id)
 
     @delete(
         "/{cluster_id:str}",

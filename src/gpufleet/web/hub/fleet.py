@@ -2,10 +2,11 @@
 
 from typing import Annotated
 
-from litestar import Controller, get
+from litestar import Controller, delete, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 
+from gpufleet.hub.overview import Overview
 from gpufleet.hub.paging import asked
 from gpufleet.hub.queries import Queries
 from gpufleet.model.answer import (
@@ -17,6 +18,7 @@ from gpufleet.model.answer import (
     ProcessesAnswer,
     SenderRecord,
 )
+from gpufleet.model.fleet import FleetAnswer
 from gpufleet.web.hub.openapi import errors
 from gpufleet.web.hub.parameters import instant
 
@@ -31,6 +33,15 @@ class Fleet(Controller):
 
     path = "/v1"
     tags = ("fleet",)
+
+    @get(
+        "/fleet",
+        summary="Every cluster at once: who was heard of, how many GPUs report of those expected, complete up to when",
+        responses=errors(),
+    )
+    async def get_fleet(self, overview: NamedDependency[Overview]) -> FleetAnswer:
+        """Return it as it is now."""
+        return await overview.fleet()
 
     @get("/machines", summary="Every machine, nodes and guests", responses=errors())
     async def list_machines(
@@ -59,6 +70,17 @@ class Fleet(Controller):
     ) -> ProcessesAnswer:
         """Return the newest table of each device, of those read in the hour before."""
         return await queries.processes(machine_id, view, instant("at", at) if at is not None else None)
+
+    @delete(
+        "/machines/{machine_id:str}",
+        summary="Retire a machine that is gone: it is expected no more; nothing is erased",
+        description="What is heard of it later brings it back.",
+        status_code=200,
+        responses=errors(404),
+    )
+    async def retire_machine(self, machine_id: FromPath[str], queries: NamedDependency[Queries]) -> MachineRecord:
+        """Retire it; again changes only when."""
+        return await queries.retire_machine(machine_id)
 
     @get("/nodes", summary="Every node: its GPUs, how fresh it is, its newest error", responses=errors())
     async def list_nodes(
@@ -91,6 +113,6 @@ class Fleet(Controller):
         return await queries.gpu(gpu_id.lstrip("/"))
 
     @get("/senders", summary="Who posts batches, how late they are, and what is missing of them", responses=errors())
-    async def list_senders(self, queries: NamedDependency[Queries]) -> tuple[SenderRecord, ...]:
+    async def list_senders(self, overview: NamedDependency[Overview]) -> tuple[SenderRecord, ...]:
         """Return them by cluster and name."""
-        return await queries.senders()
+        return await overview.senders()

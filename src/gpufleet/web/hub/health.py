@@ -3,6 +3,7 @@
 from litestar import Controller, get
 from litestar.di import NamedDependency
 
+from gpufleet.hub.overview import Overview
 from gpufleet.hub.queries import Queries
 from gpufleet.hub.status import HubStatus
 from gpufleet.web.hub.errors import DegradedError
@@ -31,6 +32,6 @@ class Health(Controller):
         return {"status": "ready"}
 
     @get("/metrics", summary="The hub's own metrics", media_type=CONTENT_TYPE, responses=errors())
-    async def metrics(self, status: NamedDependency[HubStatus]) -> bytes:
+    async def metrics(self, status: NamedDependency[HubStatus], overview: NamedDependency[Overview]) -> bytes:
         """Return the Prometheus page."""
-        return render(status)
+        return render(status, await overview.sender_states(), overview.hearing())

@@ -17,6 +17,7 @@ from gpufleet.codecs.batch import CONTENT_TYPE, weigh
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BodyAnswer, BundleAnswer, unpack
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.ingest import EpochConflictError, ForeignClusterError, Ingest, OtherClusterError, Taken
+from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.pressure import Pressure
 from gpufleet.model.answer import ErrorAnswer
 from gpufleet.model.errors import SpoolError, WireError, WireLimitError, WireVersionError
@@ -60,7 +61,9 @@ class BatchEndpoint:
         clock: Clock,
         max_body_bytes: int,
         body_timeout_seconds: float,
+        listening: Listening,
     ) -> None:
+        self._listening = listening
         self._ingest = ingest
         self._pressure = pressure
         self._counters = counters
@@ -83,7 +86,7 @@ class BatchEndpoint:
             self._counters.rejected["client_gone"] += 1
             return
         except _RefusedError as refused:
-            self._counters.rejected[refused.answer.error] += 1
+            self._refuse(refused)
             await _respond(send, refused.status, refused.answer)
             return
         finally:
@@ -130,10 +133,10 @@ class BatchEndpoint:
 
     async def _take_one(self, body: bytes, bound_to: str | None) -> BodyAnswer:
         try:
-            taken = await self._take(body, bound_to)
+            taken = await self._take(body, bound_to, relayed=True)
         except _RefusedError as refused:
             answer = refused.answer
-            self._counters.rejected[answer.error] += 1
+            self._refuse(refused)
             retry_after = float(RETRY_AFTER_SECONDS) if refused.status == 503 else None
             return BodyAnswer(
                 status=refused.status,
@@ -144,11 +147,18 @@ class BatchEndpoint:
             )
         return BodyAnswer(status=200, result=taken.status, seq=taken.seq)
 
-    async def _take(self, content: bytes, bound_to: str | None) -> Taken:
+    def _refuse(self, refused: _RefusedError) -> None:
+        self._counters.rejected[refused.answer.error] += 1
+        if refused.status == 503:
+            self._listening.turned_away()
+
+    async def _take(self, content: bytes, bound_to: str | None, *, relayed: bool = False) -> Taken:
         self._counters.received_bodies += 1
         self._counters.received_bytes += len(content)
         try:
-            return await self._ingest.take(content, self._clock.now_ns(), bound_to)
+            taken = await self._ingest.take(content, self._clock.now_ns(), bound_to, relayed=relayed)
+            self._listening.took()
+            return taken
         except WireVersionError as error:
             raise _RefusedError(400, "bad_version", str(error), error.field) from error
         except WireLimitError as error:

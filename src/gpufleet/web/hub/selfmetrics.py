@@ -5,13 +5,15 @@ from collections.abc import Mapping
 from gpufleet import __version__
 from gpufleet.exporters.exposition import Page, labelled
 from gpufleet.hub.status import HubStatus
+from gpufleet.model.fleet import HubHearing
+from gpufleet.model.liveness import State
 from gpufleet.model.time import NANOS
 
 CONTENT_TYPE = "text/plain; version=0.0.4"  # the framework adds the charset
 
 
-def render(status: HubStatus) -> bytes:
-    """Return the page."""
+def render(status: HubStatus, senders: Mapping[tuple[str, State], int], hearing: HubHearing) -> bytes:
+    """Return the page; `senders` counts them by cluster and state."""
     counters = status.counters
     page = Page()
     for name, words, count in (
@@ -26,6 +28,8 @@ def render(status: HubStatus) -> bytes:
         ("repeated_rows_total", "Rows dropped as their batch had another of the same instant", counters.repeated_rows),
         ("forbidden_requests_total", "Requests that the token's role does not cover", counters.forbidden),
         ("flush_failures_total", "Flushes that failed and were tried again", counters.flush_failures),
+        ("listening_seconds_total", "Time in which senders could be heard", hearing.listening_seconds),
+        ("deaf_seconds_total", "Time in which the hub stood still or turned batches away", hearing.deaf_seconds),
     ):
         _single(page, name, "counter", words, count)
     for name, words, value in (
@@ -41,6 +45,9 @@ def render(status: HubStatus) -> bytes:
     if counters.last_flush_at:
         at = counters.last_flush_at / NANOS
         _single(page, "last_flush_timestamp_seconds", "gauge", "When the last flush succeeded", at)
+    page.declare("gpufleet_hub_senders", "gauge", "Senders by how recently they were heard of")
+    for (cluster, state), count in sorted(senders.items()):
+        page.add("gpufleet_hub_senders", labelled({"cluster": cluster, "state": state.value}), count)
     _by_label(page, "rejected_batches_total", "Batches refused, by reason", "reason", counters.rejected)
     _by_label(
         page,

@@ -1,0 +1,51 @@
+"""How many GPUs report, of how many there should be, and who says so."""
+
+from collections.abc import Mapping, Sequence
+
+from gpufleet.model.answer import Coverage
+from gpufleet.model.cluster import Cluster
+from gpufleet.model.ledger import MachineMark
+from gpufleet.model.liveness import Expected
+from gpufleet.model.stored import KnownGpus
+from gpufleet.model.time import NANOS
+from gpufleet.ports import Clock, Registry, Store
+
+
+class Covering:
+    """Counts with two questions to the store, however many GPUs there are. Everything here blocks."""
+
+    def __init__(self, *, registry: Registry, store: Store, clock: Clock, stale_after_seconds: float) -> None:
+        self._registry = registry
+        self._store = store
+        self._clock = clock
+        self._stale_after = stale_after_seconds
+
+    def of(self, cluster: str | None, marks: Sequence[MachineMark]) -> tuple[Coverage, ...]:
+        """Return the coverage of one cluster, or of all that are not closed.
+
+        `marks` are the machines of those: nothing is expected of the retired ones.
+        """
+        reporting = self._store.reporting_gpus(self._clock.now_ns() - int(self._stale_after * NANOS))
+        known = self._store.known_gpus([one.id for one in marks if one.is_retired])
+        clusters = {one.id: one for one in self._registry.clusters() if one.closed_at is None}
+        names = sorted({*clusters, *reporting}) if cluster is None else [cluster]
+        return tuple(_coverage(name, reporting.get(name, 0), clusters, known) for name in names)
+
+
+def _coverage(name: str, reporting: int, clusters: Mapping[str, Cluster], known: Mapping[str, KnownGpus]) -> Coverage:
+    spec = clusters[name].spec if name in clusters else None
+    gpus = known.get(name)
+    sources = Expected(
+        registration=sum(spec.expected.values()) if spec is not None and spec.expected else None,
+        pci=gpus.pci if gpus else None,
+        nvml=gpus.nvml if gpus else None,
+    )
+    best = sources.best
+    return Coverage(
+        cluster=name,
+        reporting=reporting,
+        expected=best[0] if best else None,
+        expected_by=best[1] if best else None,
+        sources=sources,
+        words=f"{reporting} of {best[0]} expected by {best[1]}" if best else f"{reporting}, expected: not said",
+    )

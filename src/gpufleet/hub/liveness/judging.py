@@ -1,0 +1,110 @@
+"""The states of senders, machines and views at one instant. Pure over what is remembered."""
+
+from gpufleet.hub.liveness.limits import LOST_SECONDS, Limits, judge, limits_of
+from gpufleet.hub.liveness.senders import SenderLife, Senders
+from gpufleet.model.answer import EpochConflict
+from gpufleet.model.ledger import MachineMark
+from gpufleet.model.liveness import Liveness, State
+from gpufleet.model.time import NANOS, to_datetime
+
+FLUSH_SLACK_SECONDS = 5.0
+"""What was taken is with the machines after the next flush, which may be so far away."""
+
+SKEW_SUSPECT_SECONDS = 60.0
+"""A clock that is further off makes the times of all that its sender measured doubtful."""
+
+BACKLOG_SECONDS = 300.0
+"""What waits at a sender for longer is missing here."""
+
+
+class Instant:
+    """One instant, at which everything is judged. Made on the event loop, asked on any thread."""
+
+    def __init__(self, senders: Senders, *, now: int, flush_lag_seconds: float) -> None:
+        """Take the hub's clock in nanoseconds since 1970, and how old the oldest batch is that is not flushed yet."""
+        self.now = now
+        self.senders = senders
+        self._second = senders.now
+        self._not_flushed = flush_lag_seconds + FLUSH_SLACK_SECONDS
+
+    def lives(self, cluster: str | None = None) -> list[SenderLife]:
+        """Return how recently every sender was heard of."""
+        return list(self.senders.lives(self._second, cluster))
+
+    def sender(self, life: SenderLife, *, retired: bool = False, conflict: EpochConflict | None = None) -> Liveness:
+        """Judge a sender; it is retired where all its machines are."""
+        state = State.RETIRED if retired else judge(life.silent_seconds, _limits(life))
+        suspect = [f"two machines count under its epoch: {conflict.detail}"] if conflict else []
+        if abs(life.clock_ahead_seconds) > SKEW_SUSPECT_SECONDS:
+            suspect.append(f"its clock is {_off(life.clock_ahead_seconds)} of the hub's")
+        return Liveness(
+            state=state,
+            silent_seconds=life.silent_seconds,
+            unverified=life.unverified,
+            partial=tuple(_backlog(life, self.now)),
+            suspect=tuple(suspect),
+        )
+
+    def machine(self, mark: MachineMark) -> Liveness:
+        """Judge a machine: as its sender, and by how far what was said of it last is behind its sender's newest word.
+
+        Both of those are of the same clock, so neither a step of it nor a store that does not take anything makes a
+        machine look silent.
+        """
+        life = self.senders.life(self._second, mark.cluster, mark.sender)
+        if life is None:
+            return Liveness(state=State.RETIRED if mark.is_retired else State.LOST, silent_seconds=None)
+        behind = (life.heard.received_at - mark.last_seen) / NANOS - self._not_flushed
+        silent = life.silent_seconds + max(0.0, behind)
+        return Liveness(
+            state=State.RETIRED if mark.is_retired else judge(silent, _limits(life)),
+            silent_seconds=silent,
+            unverified=life.unverified,
+            suspect=("its evidence contradicts another machine's",) if mark.conflict else (),
+        )
+
+
+def judge_view(machine: Liveness, behind_seconds: float, interval_seconds: float) -> Liveness:
+    """Judge a view: as its machine, and by how far its newest sample is behind what was said of that last.
+
+    Args:
+        machine: its machine's.
+        behind_seconds: between the receipt of the view's newest sample and of the machine's newest word.
+        interval_seconds: of the lane that the sample is of.
+    """
+    if machine.silent_seconds is None:
+        return Liveness(state=machine.state, silent_seconds=None)
+    silent = machine.silent_seconds + max(0.0, behind_seconds)
+    state = machine.state if machine.state is State.RETIRED else judge(silent, limits_of(interval_seconds))
+    return Liveness(state=state, silent_seconds=silent, unverified=machine.unverified)
+
+
+def complete_up_to(life: SenderLife) -> int | None:
+    """Return up to when everything that a sender measured is here, but for gaps, in nanoseconds since 1970.
+
+    By its own clock. None where it never said what waits at it, or is lost: a total does not wait for it.
+    """
+    heartbeat = life.heard.heartbeat
+    if heartbeat is None or life.silent_seconds >= LOST_SECONDS:
+        return None
+    return heartbeat.oldest_unsent or life.heard.sent_at
+
+
+def _limits(life: SenderLife) -> Limits:
+    return limits_of(life.heard.heartbeat.interval_seconds if life.heard.heartbeat else None)
+
+
+def _backlog(life: SenderLife, now: int) -> list[str]:
+    heartbeat = life.heard.heartbeat
+    if heartbeat is None or not heartbeat.oldest_unsent:
+        return []
+    # By its own clock: how long ago it was when the sender said so, and how long ago that is.
+    waits = (life.heard.sent_at - heartbeat.oldest_unsent) / NANOS + life.silent_seconds
+    if waits < BACKLOG_SECONDS:
+        return []
+    since = to_datetime(heartbeat.oldest_unsent)
+    return [f"{heartbeat.queue_records} batches wait at it, the oldest since {since:%Y-%m-%d %H:%M:%S}Z"]
+
+
+def _off(ahead: float) -> str:
+    return f"{abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"

@@ -1,0 +1,57 @@
+"""The time in which a hub could hear: silence at any other time is the hub's own fault."""
+
+from gpufleet.ports import Clock
+
+STANDSTILL_SECONDS = 5.0
+"""A longer pause between two looks at the clock means that this process stood still."""
+
+DEAF_SECONDS = 60.0
+"""So long after a batch was turned away for the hub's own sake is no silence counted, unless another one is taken.
+
+Whoever was turned away tries again within 15 s (`sending/backoff.py`)."""
+
+
+class Listening:
+    """Counts seconds on the monotonic clock, but those in which the hub stood still or turned batches away.
+
+    Lives on one thread, and must be looked at more often than `STANDSTILL_SECONDS`: `watch` does that.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._looked = clock.monotonic()
+        self._deaf_until = self._looked
+        self._heard = 0.0
+        self._deaf = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start in which it could hear."""
+        now = self._clock.monotonic()
+        passed = now - self._looked
+        could = 0.0 if passed > STANDSTILL_SECONDS else max(0.0, now - max(self._looked, self._deaf_until))
+        self._heard += could
+        self._deaf += passed - could
+        self._looked = now
+        return self._heard
+
+    @property
+    def deaf_seconds(self) -> float:
+        """Seconds since the start in which it could not."""
+        _ = self.seconds
+        return self._deaf
+
+    @property
+    def is_deaf(self) -> bool:
+        """Whether it turned batches away just now, and took none since."""
+        return self._clock.monotonic() < self._deaf_until
+
+    def turned_away(self) -> None:
+        """Note that a batch was turned away for the hub's own sake."""
+        _ = self.seconds
+        self._deaf_until = self._looked + DEAF_SECONDS
+
+    def took(self) -> None:
+        """Note that a batch was taken."""
+        _ = self.seconds
+        self._deaf_until = min(self._deaf_until, self._looked)

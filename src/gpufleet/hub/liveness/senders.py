@@ -1,0 +1,156 @@
+"""The newest word of every sender, and how long ago it was. In memory: what is asked of it does not wait for a disk."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from gpufleet.hub.heard import heard, is_news
+from gpufleet.hub.liveness.limits import limits_of
+from gpufleet.hub.liveness.listening import Listening
+from gpufleet.model.ledger import Heard, SenderState
+from gpufleet.model.time import NANOS
+from gpufleet.model.wire import WireBatch
+
+WORDS_COMPARED = 64
+"""Words of which the fastest tells how long a relayed one was on its way."""
+
+WORDS_OF_CLOCK = 8
+"""The newest of them: the fastest tells how far its sender's clock is off."""
+
+BURST_SECONDS = 5.0
+"""Words that come within so long count as one, the fastest of them: backlog comes in bursts, and is slow."""
+
+Who = tuple[str, str]
+"""Cluster and sender."""
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch that was made durable just now.
+
+    Attributes:
+        batch: which.
+        received_at: nanoseconds since 1970 by the hub's clock.
+        known_epoch: whether an earlier batch of its epoch is held.
+        relayed: whether a relay brought it, where it may have waited: receipt alone shows nothing then.
+    """
+
+    batch: WireBatch
+    received_at: int
+    known_epoch: bool
+    relayed: bool = False
+
+
+class SenderLife(msgspec.Struct, frozen=True, kw_only=True):
+    """How recently a sender was heard of.
+
+    Attributes:
+        cluster, sender: which.
+        heard: its newest word.
+        silent_seconds: since that was made, as far as the hub could hear.
+        unverified: it has not spoken since the hub started, and had no time to yet.
+        clock_ahead_seconds: how far its clock is ahead of the hub's, less the time of the fastest of its newest words
+            on the way; negative where it is behind.
+    """
+
+    cluster: str
+    sender: str
+    heard: Heard
+    silent_seconds: float
+    unverified: bool
+    clock_ahead_seconds: float
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What is kept of one; replaced as a whole, so that threads may read while the loop writes.
+
+    Attributes:
+        heard: its newest word.
+        spoke_at: the second of listening at which it was made; negative for one from before the start.
+        since_start: whether it has spoken since.
+        differences: receipt less sending of the newest words, nanoseconds; one a burst.
+        burst_at: the second of listening at which the newest burst began.
+    """
+
+    heard: Heard
+    spoke_at: float
+    since_start: bool
+    differences: tuple[int, ...]
+    burst_at: float
+
+
+class Senders:
+    """Every sender. Written on the event loop, read from any thread."""
+
+    def __init__(self, listening: Listening, states: Iterable[SenderState] = (), alive_at: int | None = None) -> None:
+        """Take what is remembered of an earlier process, which lived until `alive_at` (nanoseconds since 1970).
+
+        Where that is not known, it lived until it last heard anybody.
+        """
+        self._listening = listening
+        known = list(states)
+        latest = max((one.heard.received_at for one in known), default=0)
+        ended = latest if alive_at is None else max(alive_at, latest)
+        now = listening.seconds
+        self._known = {
+            (one.cluster, one.sender): _Known(
+                heard=one.heard,
+                spoke_at=now - (ended - one.heard.received_at) / NANOS,
+                since_start=False,
+                differences=(one.heard.received_at - one.heard.sent_at,),
+                burst_at=now - BURST_SECONDS,
+            )
+            for one in known
+        }
+
+    @property
+    def now(self) -> float:
+        """The second of listening; to be asked on the event loop."""
+        return self._listening.seconds
+
+    def note(self, word: Word) -> None:
+        """Take in a batch."""
+        batch = word.batch
+        who = batch.cluster, batch.sender
+        known = self._known.get(who)
+        before = known.heard if known else None
+        if not is_news(before, batch, known_epoch=word.known_epoch):
+            return
+        now, difference = self.now, word.received_at - batch.sent_at
+        earlier, burst_at = (known.differences, known.burst_at) if known else ((), now)
+        if earlier and now - burst_at < BURST_SECONDS:
+            earlier, newest = earlier[:-1], min(earlier[-1], difference)
+        else:
+            newest, burst_at = difference, now
+        differences = (*earlier, newest)[-WORDS_COMPARED:]
+        waited = (difference - min(differences)) / NANOS if word.relayed else 0.0
+        self._known[who] = _Known(
+            heard=heard(before, batch, received_at=word.received_at),
+            spoke_at=now - waited,
+            since_start=True,
+            differences=differences,
+            burst_at=burst_at,
+        )
+
+    def lives(self, now: float, cluster: str | None = None) -> Iterator[SenderLife]:
+        """Go through all of them, or those of one cluster, by cluster and name, as they were at that second."""
+        for who, known in sorted(self._known.items(), key=lambda one: one[0]):
+            if cluster is None or who[0] == cluster:
+                yield _life(who, known, now)
+
+    def life(self, now: float, cluster: str, sender: str) -> SenderLife | None:
+        """Return one, or None if it never spoke."""
+        known = self._known.get((cluster, sender))
+        return None if known is None else _life((cluster, sender), known, now)
+
+
+def _life(who: Who, known: _Known, now: float) -> SenderLife:
+    interval = known.heard.heartbeat.interval_seconds if known.heard.heartbeat else None
+    unverified = not known.since_start and now < limits_of(interval).late
+    return SenderLife(
+        cluster=who[0],
+        sender=who[1],
+        heard=known.heard,
+        silent_seconds=max(0.0, (0.0 if unverified else now) - known.spoke_at),
+        unverified=unverified,
+        clock_ahead_seconds=-min(known.differences[-WORDS_OF_CLOCK:]) / NANOS,
+    )

@@ -1,0 +1,38 @@
+"""The loop that keeps the hub's listening time and its mark."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from gpufleet.hub.liveness.listening import Listening
+from gpufleet.hub.liveness.mark import Mark
+from gpufleet.ports import Clock
+
+LOOK_SECONDS = 1.0
+MARK_EVERY = 5
+"""Looks between marks: a hub that is killed loses at most so many seconds of its life."""
+
+
+@contextlib.asynccontextmanager
+async def watching(listening: Listening, mark: Mark | None, clock: Clock) -> AsyncIterator[None]:
+    """Keep them while the context is open, and mark the end of this life when it closes."""
+    task = asyncio.create_task(_watch(listening, mark, clock), name="watch")
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        if mark is not None:
+            await asyncio.to_thread(mark.save, clock.now_ns())
+
+
+async def _watch(listening: Listening, mark: Mark | None, clock: Clock) -> None:
+    """Look at the clock, and mark that the hub lives, until cancelled."""
+    looks = 0
+    while True:
+        _ = listening.seconds
+        if mark is not None and looks % MARK_EVERY == 0:
+            await asyncio.to_thread(mark.save, clock.now_ns())
+        looks += 1
+        await asyncio.sleep(LOOK_SECONDS)

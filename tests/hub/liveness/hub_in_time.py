@@ -1,0 +1,183 @@
+"""A hub without its HTTP edge, on a clock that jumps: real log, ledger, writer and registry, a store in memory."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from gpufleet.codecs.batch import encode
+from gpufleet.hub.clusters import Clusters
+from gpufleet.hub.conflicts import Conflicts
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.coverage import Covering
+from gpufleet.hub.ingest import EpochConflictError, Ingest
+from gpufleet.hub.ledger import Ledger
+from gpufleet.hub.liveness.listening import Listening
+from gpufleet.hub.liveness.mark import Mark
+from gpufleet.hub.liveness.senders import Senders
+from gpufleet.hub.overview import Overview
+from gpufleet.hub.quarantine import Quarantine
+from gpufleet.hub.wal import Wal
+from gpufleet.hub.writer import Writer
+from gpufleet.model.answer import SenderRecord
+from gpufleet.model.batch import Batch, MachineReport
+from gpufleet.model.cluster import ClusterRecord
+from gpufleet.model.ledger import SenderState
+from gpufleet.model.machine import Machine
+from gpufleet.model.status import Heartbeat
+from gpufleet.registry.sql import SqlRegistry
+from gpufleet.wiring.hub import replay
+from tests.fakes.batches import gpu_sample, gpu_view
+from tests.fakes.clock import FakeClock
+from tests.fakes.store import MemoryStore
+
+STEP = 2.5
+INTERVAL = 30.0
+
+
+class Node:
+    """An agent: its numbers, its clock, what waits at it."""
+
+    def __init__(self, name: str, cluster: str = "local", *, gpus: int = 2) -> None:
+        self.name, self.cluster, self.gpus = name, cluster, gpus
+        self.epoch = f"{abs(hash((name, cluster))):032x}"[:32]
+        self.seq = 0
+        self.off = 0.0  # seconds its clock is ahead
+        self.oldest_unsent: float | None = None
+        self.machine = Machine(name=name, machine_id=f"{name:x<32}"[:32], boot_id=f"boot-{name}")
+
+    def now(self, clock: FakeClock) -> int:
+        return clock.now_ns() + int(self.off * 1e9)
+
+    def body(self, clock: FakeClock, *, at: int | None = None, seq: int | None = None) -> bytes:
+        """Make its next batch, or a certain one."""
+        if seq is None:
+            self.seq += 1
+            seq = self.seq
+        at = at if at is not None else self.now(clock)
+        unsent = None if self.oldest_unsent is None else int(self.oldest_unsent * 1e9)
+        beat = Heartbeat(
+            interval_seconds=INTERVAL,
+            version="1",
+            started_at=1,
+            oldest_unsent=unsent,
+            queue_records=0 if unsent is None else 99,
+        )
+        samples = tuple(gpu_sample(gpu_view(number), at, gpu_power_watts=100.0) for number in range(self.gpus))
+        return encode(
+            Batch(
+                cluster=self.cluster,
+                sender=self.name,
+                epoch=self.epoch,
+                seq=seq,
+                sent_at=at,
+                heartbeat=beat,
+                reports=(MachineReport(machine=self.machine, samples=samples),),
+            )
+        )
+
+
+class HubInTime:
+    """The hub. `flushes` is whether its store takes anything."""
+
+    def __init__(self, folder: Path, *clusters: str) -> None:
+        self.folder, self.configured = folder, clusters or ("local",)
+        self.clock, self.store, self.flushes = FakeClock(), MemoryStore(), True
+        self.threads = ThreadPoolExecutor(1)
+        self.open()
+
+    def open(self) -> None:
+        """Start it, on what an earlier one left."""
+        self.wal = Wal.open(self.folder / "wal", max_bytes=1 << 26, max_body_bytes=1 << 20)
+        self.registry = SqlRegistry.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
+        self.registry.migrate()
+        self.registry.register_clusters(self.configured, self.clock.now_ns())
+        self.mark = Mark(self.folder / "alive.json")
+        self.ledger, self.conflicts = Ledger(self.registry.sequences()), Conflicts()
+        states: dict[tuple[str, str], SenderState] = {(one.cluster, one.sender): one for one in self.registry.senders()}
+        replay(self.wal, self.ledger, states)
+        self.listening = Listening(self.clock)
+        self.senders = Senders(self.listening, states.values(), self.mark.load())
+        clusters = Clusters(self.configured, registry=self.registry, threads=self.threads, clock=self.clock)
+        self.ingest = Ingest(
+            wal=self.wal,
+            ledger=self.ledger,
+            clusters=clusters,
+            counters=Counters(),
+            decoding=self.threads,
+            conflicts=self.conflicts,
+            accepted=self.senders.note,
+        )
+        self.writer = Writer(
+            wal=self.wal.epoch,
+            store=self.store,
+            registry=self.registry,
+            quarantine=Quarantine(self.folder / "quarantine"),
+            counters=Counters(),
+        )
+        self.overview = Overview(
+            senders=self.senders,
+            listening=self.listening,
+            ledger=self.ledger,
+            conflicts=self.conflicts,
+            clusters=clusters,
+            covering=Covering(registry=self.registry, store=self.store, clock=self.clock, stale_after_seconds=120),
+            registry=self.registry,
+            threads=self.threads,
+            clock=self.clock,
+            flush_lag_seconds=self._lag,
+        )
+
+    def close(self) -> None:
+        self.wal.close()
+        self.registry.close()
+
+    def end(self) -> None:
+        """Forget it for good."""
+        self.close()
+        self.threads.shutdown()
+
+    def _lag(self) -> float:
+        oldest = self.wal.oldest_received_at
+        return 0.0 if oldest is None else (self.clock.now_ns() - oldest) / 1e9
+
+    async def take(self, *bodies: bytes, relayed: bool = False) -> None:
+        for body in bodies:
+            with contextlib.suppress(EpochConflictError):
+                await self.ingest.take(body, self.clock.now_ns(), relayed=relayed)
+        if self.flushes:
+            await asyncio.to_thread(self._flush)
+
+    def _flush(self) -> None:
+        while records := self.wal.read(0, max_records=10_000, max_bytes=1 << 26):
+            self.wal.acknowledge(self.writer.flush(records))
+
+    async def lets_pass(self, seconds: float, nodes: Iterable[Node] = (), *, relayed: bool = False) -> None:
+        """Let time pass, in which these nodes speak every `INTERVAL`."""
+        nodes, since = list(nodes), 0.0
+        passed = 0.0
+        while passed < seconds:
+            step = min(STEP, seconds - passed)
+            self.clock.advance(step)
+            passed, since = passed + step, since + step
+            _ = self.listening.seconds
+            if since >= INTERVAL:
+                since = 0.0
+                self.mark.save(self.clock.now_ns())
+                await self.take(*(one.body(self.clock) for one in nodes), relayed=relayed)
+
+    def is_down_for(self, seconds: float) -> None:
+        """Let it be killed, and start again after a while."""
+        self.close()
+        self.clock.advance(seconds)
+        self.open()
+
+    async def cluster(self, name: str = "local") -> ClusterRecord:
+        return await self.overview.cluster(name)
+
+    async def sender(self, node: Node) -> SenderRecord:
+        (found,) = [
+            one for one in await self.overview.senders() if (one.cluster, one.sender) == (node.cluster, node.name)
+        ]
+        return found

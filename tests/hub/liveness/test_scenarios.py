@@ -1,0 +1,315 @@
+"""What happens to fleets, on a jumping clock: states and coverage are as `docs/freshness.md` says at every step."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpufleet.model.cluster import ClusterRecord, ClusterSpec
+from gpufleet.model.liveness import State
+from gpufleet.model.time import to_datetime
+from tests.hub.liveness.hub_in_time import INTERVAL, HubInTime, Node
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[HubInTime]:
+    hub = HubInTime(tmp_path, "local", "other")
+    yield hub
+    hub.end()
+
+
+def nodes(count: int, cluster: str = "local") -> list[Node]:
+    return [Node(f"node-{number}", cluster) for number in range(count)]
+
+
+def state(record: ClusterRecord) -> State:
+    assert record.freshness is not None
+    return record.freshness.liveness.state
+
+
+async def state_of(hub: HubInTime, node: Node) -> State:
+    return (await hub.sender(node)).liveness.state
+
+
+async def test_a_cluster_that_nobody_spoke_of_was_never_seen(hub: HubInTime) -> None:
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert record.freshness.liveness == msgspec.structs.replace(
+        record.freshness.liveness, state=State.NEVER_SEEN, silent_seconds=None, partial=(), suspect=()
+    )
+    assert record.freshness.complete_up_to is None
+    assert record.coverage is not None
+    assert (record.coverage.expected, record.coverage.words) == (None, "0, expected: not said")
+
+
+async def test_a_cluster_that_falls_silent_is_late_then_stale_then_lost_and_another_one_is_not(hub: HubInTime) -> None:
+    silent, speaking = nodes(3), nodes(2, "other")
+    await hub.lets_pass(INTERVAL, [*silent, *speaking])
+    seen = []
+    for at, until in ((70, 70), (80, 10), (295, 215), (305, 10), (3595, 3290), (3605, 10)):
+        await hub.lets_pass(until, speaking)
+        seen.append((at, state(await hub.cluster())))
+        assert state(await hub.cluster("other")) is State.LIVE
+    assert seen == [
+        (70, State.LIVE), (80, State.LATE), (295, State.LATE), (305, State.STALE), (3595, State.STALE),
+        (3605, State.LOST),
+    ]  # fmt: skip
+    fleet = await hub.overview.fleet()
+    assert (fleet.states, fleet.senders) == (
+        {State.LIVE: 1, State.LOST: 1},
+        {State.LIVE: 2, State.LOST: 3},
+    )
+    assert (fleet.gpus_reporting, fleet.gpus_expected) == (4, 10)
+    assert fleet.words == "4 of 10 GPUs report; 1 of 2 clusters are live"
+    await hub.take(silent[0].body(hub.clock))
+    assert state(await hub.cluster()) is State.LIVE
+
+
+async def test_a_node_that_falls_silent_makes_its_cluster_partial(hub: HubInTime) -> None:
+    every = nodes(4)
+    await hub.lets_pass(INTERVAL, every)
+    await hub.lets_pass(400, every[:3])
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert record.freshness.liveness.state is State.LIVE
+    assert record.freshness.senders == record.freshness.machines == {State.LIVE: 3, State.STALE: 1}
+    assert record.freshness.liveness.partial == (
+        "1 of 4 senders are not live",
+        "1 of 4 machines are not live",
+        "GPUs reporting: 6 of 8 expected by nvml",
+    )
+    assert await state_of(hub, every[3]) is State.STALE
+
+
+async def test_half_a_cluster_is_held_against_its_registration(hub: HubInTime) -> None:
+    hub.registry.put_cluster("local", ClusterSpec(expected={"H200": 8}), to_datetime(hub.clock.now_ns()))
+    half = nodes(2)
+    await hub.lets_pass(2 * INTERVAL, half)
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert record.coverage is not None
+    assert record.freshness.liveness.state is State.LIVE
+    assert record.freshness.liveness.partial == ("GPUs reporting: 4 of 8 expected by registration",)
+    assert (record.coverage.sources.registration, record.coverage.sources.nvml, record.coverage.sources.pci) == (
+        8,
+        4,
+        None,
+    )
+
+
+async def test_an_agent_that_starts_again_was_never_gone(hub: HubInTime) -> None:
+    (node,) = nodes(1)
+    await hub.lets_pass(INTERVAL, [node])
+    await hub.lets_pass(40)
+    node.machine = msgspec.structs.replace(node.machine, boot_id="boot-2")
+    await hub.take(node.body(hub.clock))
+    sender = await hub.sender(node)
+    assert (sender.liveness.state, sender.liveness.suspect, sender.missing) == (State.LIVE, (), 0)
+
+
+async def test_a_wiped_spool_is_a_new_run_of_numbers_and_what_was_in_it_stays_missing(hub: HubInTime) -> None:
+    (node,) = nodes(1)
+    await hub.lets_pass(INTERVAL, [node])
+    node.seq += 3  # they were in the spool, and one after them arrived
+    await hub.take(node.body(hub.clock))
+    node.epoch, node.seq = "f" * 32, 0
+    await hub.lets_pass(INTERVAL, [node])
+    sender = await hub.sender(node)
+    assert (sender.liveness.state, sender.missing, len(sender.epochs)) == (State.LIVE, 3, 2)
+    freshness = (await hub.cluster()).freshness
+    assert freshness is not None
+    assert freshness.missing_batches == 3
+
+
+@pytest.mark.parametrize("by", [3600.0, -3600.0])
+async def test_a_sender_s_clock_that_was_set_makes_it_suspect_and_never_silent(hub: HubInTime, by: float) -> None:
+    (node,) = nodes(1)
+    await hub.lets_pass(INTERVAL, [node])
+    node.off = by
+    await hub.lets_pass(2 * INTERVAL, [node])
+    assert await state_of(hub, node) is State.LIVE
+    await hub.lets_pass(20 * INTERVAL, [node])
+    sender = await hub.sender(node)
+    assert sender.liveness.state is State.LIVE
+    assert sender.clock_ahead_seconds == pytest.approx(by, abs=1)
+    assert sender.liveness.suspect == (f"its clock is 3600 s {'ahead' if by > 0 else 'behind'} of the hub's",)
+    freshness = (await hub.cluster()).freshness
+    assert freshness is not None
+    assert freshness.clock_ahead_seconds == pytest.approx(by, abs=1)
+
+
+@pytest.mark.parametrize("by", [3600.0, -3600.0])
+async def test_the_hub_s_clock_that_was_set_makes_nobody_silent(hub: HubInTime, by: float) -> None:
+    every = nodes(3)
+    await hub.lets_pass(INTERVAL, every)
+    hub.clock.step(by)
+    for node in every:
+        node.off = -by  # theirs are right
+    assert state(await hub.cluster()) is State.LIVE
+    await hub.lets_pass(20 * INTERVAL, every)
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert record.freshness.machines == {State.LIVE: 3}
+    assert (await hub.overview.fleet()).hub.clock_behind_seconds == pytest.approx(-by, abs=1)
+
+
+async def test_an_hour_in_which_the_hub_was_down_is_nobody_s_silence(hub: HubInTime) -> None:
+    every, gone = nodes(3), Node("gone")
+    await hub.lets_pass(INTERVAL, [*every, gone])
+    await hub.lets_pass(INTERVAL, every)
+    hub.is_down_for(3600)
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert record.freshness.senders == {State.LIVE: 4}
+    assert record.freshness.liveness.unverified
+    await hub.lets_pass(INTERVAL, every)
+    assert not (await hub.sender(every[0])).liveness.unverified
+    assert (await hub.sender(gone)).liveness.unverified
+    assert await state_of(hub, gone) is State.LIVE
+    await hub.lets_pass(60, every)  # it had time to speak, and did not
+    assert not (await hub.sender(gone)).liveness.unverified
+    assert await state_of(hub, gone) is State.LATE
+    assert (await hub.cluster()).freshness.senders == {State.LIVE: 3, State.LATE: 1}  # type: ignore[union-attr]
+
+
+async def test_who_was_silent_before_the_hub_went_down_is_so_after_it(hub: HubInTime) -> None:
+    (node,) = nodes(1)
+    await hub.lets_pass(INTERVAL, [node])
+    await hub.lets_pass(600)
+    assert await state_of(hub, node) is State.STALE
+    hub.is_down_for(10)
+    assert await state_of(hub, node) is State.STALE
+
+
+async def test_a_hub_that_stood_still_or_turned_batches_away_holds_it_against_nobody(hub: HubInTime) -> None:
+    (node,) = nodes(1)
+    await hub.lets_pass(INTERVAL, [node])
+    hub.clock.advance(1800)  # the process was stopped
+    assert await state_of(hub, node) is State.LIVE
+    for _ in range(60):
+        hub.listening.turned_away()  # its log is full
+        await hub.lets_pass(20)
+    assert hub.listening.is_deaf
+    assert await state_of(hub, node) is State.LIVE
+    assert hub.listening.deaf_seconds == pytest.approx(3000, abs=10)
+    await hub.lets_pass(60)  # nobody was turned away any more
+    await hub.lets_pass(80)
+    assert await state_of(hub, node) is State.LATE
+
+
+async def test_a_store_that_takes_nothing_makes_no_machine_silent(hub: HubInTime) -> None:
+    every = nodes(2)
+    await hub.lets_pass(INTERVAL, every)
+    hub.flushes = False
+    await hub.lets_pass(1200, every)
+    freshness = (await hub.cluster()).freshness
+    assert freshness is not None
+    assert freshness.machines == freshness.senders == {State.LIVE: 2}
+    hub.is_down_for(60)  # with all of that in its log
+    assert (await hub.cluster()).freshness.senders == {State.LIVE: 2}  # type: ignore[union-attr]
+
+
+async def test_a_day_of_backlog_closes_its_gap_and_moves_the_watermark(hub: HubInTime) -> None:
+    (node,) = nodes(1)
+    await hub.lets_pass(INTERVAL, [node])
+    cut = node.now(hub.clock)
+    hub.clock.advance(4)
+    missed = []
+    for _ in range(24):
+        hub.clock.advance(3600)
+        missed.append(node.body(hub.clock))
+    node.oldest_unsent = cut / 1e9
+    await hub.take(node.body(hub.clock))  # the newest goes first
+    sender = await hub.sender(node)
+    assert (sender.liveness.state, sender.missing, sender.complete_up_to) == (State.LIVE, 24, to_datetime(cut))
+    assert sender.liveness.partial == (
+        f"99 batches wait at it, the oldest since {to_datetime(cut):%Y-%m-%d %H:%M:%S}Z",
+    )
+    freshness = (await hub.cluster()).freshness
+    assert freshness is not None
+    assert freshness.complete_up_to == to_datetime(cut)
+    assert freshness.liveness.partial == ("batches wait at node-0",)
+    await hub.take(*missed)
+    node.oldest_unsent = None
+    await hub.take(node.body(hub.clock))
+    sender = await hub.sender(node)
+    assert (sender.missing, sender.complete_up_to) == (0, to_datetime(hub.clock.now_ns()))
+    assert sender.liveness.partial == ()
+    (machine,) = hub.registry.machine_marks()
+    points = hub.store.series("local", machine.id, ["gpu_power_watts"], cut - 1, hub.clock.now_ns() + 1, 3600 * 10**9)
+    assert len(points["gpu/GPU-0", "gpu_power_watts"]) == 25  # each at its own time
+
+
+async def test_backlog_alone_does_not_make_a_relayed_sender_live(hub: HubInTime) -> None:
+    (node,) = nodes(1)
+    await hub.lets_pass(3 * INTERVAL, [node], relayed=True)
+    waiting = []
+    for _ in range(60):
+        hub.clock.advance(4)
+        _ = hub.listening.seconds
+        waiting.append(node.body(hub.clock))
+    for _ in range(200):  # it dies, and its relay is cut off for longer
+        hub.clock.advance(4)
+        _ = hub.listening.seconds
+    await hub.take(*waiting, relayed=True)
+    assert await state_of(hub, node) is State.STALE
+    assert (await hub.sender(node)).liveness.silent_seconds == pytest.approx(800, abs=5)
+
+
+async def test_a_dead_sender_is_not_waited_for(hub: HubInTime) -> None:
+    every = nodes(2)
+    await hub.lets_pass(INTERVAL, every)
+    died = hub.clock.now_ns()
+    await hub.lets_pass(1800, every[:1])
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert (record.freshness.complete_up_to, record.freshness.not_waited_for) == (to_datetime(died), 0)
+    await hub.lets_pass(1860, every[:1])
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert (record.freshness.complete_up_to, record.freshness.not_waited_for) == (to_datetime(hub.clock.now_ns()), 1)
+
+
+async def test_a_cloned_machine_makes_sender_and_machines_suspect(hub: HubInTime) -> None:
+    one, clone = Node("node-0"), Node("node-0")
+    await hub.lets_pass(INTERVAL, [one])
+    clone.seq, clone.off = one.seq - 1, 1.0
+    await hub.take(clone.body(hub.clock))  # its number with another content
+    sender = await hub.sender(one)
+    assert sender.liveness.suspect == ("two machines count under its epoch: number 1 came with another content",)
+    clone.name, clone.epoch, clone.seq = "node-1", "e" * 32, 0
+    clone.machine = msgspec.structs.replace(clone.machine, name="node-1", boot_id="boot-other")
+    await hub.take(clone.body(hub.clock), one.body(hub.clock))
+    freshness = (await hub.cluster()).freshness
+    assert freshness is not None
+    assert freshness.liveness.suspect[-1] == "evidence of 2 machines contradicts another machine's"
+
+
+async def test_a_retired_machine_is_expected_no_more_until_it_is_heard_of_again(hub: HubInTime) -> None:
+    every = nodes(2)
+    await hub.lets_pass(INTERVAL, every)
+    await hub.lets_pass(400, every[:1])
+    (gone,) = [one for one in hub.registry.machine_marks() if one.sender == "node-1"]
+    hub.registry.retire_machine(gone.id, hub.clock.now_ns())
+    hub.is_down_for(1)  # it is kept
+    await hub.lets_pass(INTERVAL, every[:1])
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert record.freshness.machines == record.freshness.senders == {State.LIVE: 1, State.RETIRED: 1}
+    assert record.freshness.liveness.partial == ()
+    assert record.coverage is not None
+    assert record.coverage.words == "2 of 2 expected by nvml"
+    await hub.lets_pass(INTERVAL, every)
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert record.freshness.machines == {State.LIVE: 2}
+
+
+async def test_a_closed_cluster_is_retired_and_in_no_total(hub: HubInTime) -> None:
+    hub.registry.put_cluster("third", ClusterSpec(expected={"H200": 64}), to_datetime(hub.clock.now_ns()))
+    hub.registry.close_cluster("third", to_datetime(hub.clock.now_ns()))
+    await hub.lets_pass(INTERVAL, nodes(1))
+    fleet = await hub.overview.fleet()
+    assert fleet.states == {State.NEVER_SEEN: 1, State.LIVE: 1, State.RETIRED: 1}
+    assert (fleet.gpus_reporting, fleet.gpus_expected, fleet.not_counted) == (2, 2, ("other",))
