@@ -58,6 +58,7 @@ SEED ?=
 crash: MINUTES = 10
 crash: setup ## Kill, fill, cut, step clocks under load for MINUTES (10), then audit; SEED=N repeats a run
 	@$(BIN)/python tests/support/compiler.py
+	$(BIN)/python -m tests.crash.sweep
 	$(BIN)/python -m tests.crash --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: setup

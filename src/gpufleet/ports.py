@@ -231,8 +231,14 @@ class Store(Protocol):
         """Bring the schema to this build's version, forward only; called once before anything else."""
         ...
 
-    def write(self, accepted: Sequence[Accepted], token: str) -> None:
-        """Write all of it, durably, before returning; the same token again adds nothing.
+    def write(self, accepted: Sequence[Accepted], token: str, *, begun: bool = False) -> None:
+        """Write all of it, durably, before returning.
+
+        Args:
+            accepted: the batches.
+            token: names the write; it goes with the same batches for ever.
+            begun: whether they may be there already, all or some, however the process that wrote them ended: then
+                what is there stays as it is, and the rest is added.
 
         Raises:
             UnstorableError: if a batch does not fit as it is; nothing was written.

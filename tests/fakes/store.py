@@ -26,7 +26,8 @@ from gpufleet.model.view import ViewKind
 
 class MemoryStore:
     """Attributes:
-    writes: every write that added something, as (token, batches).
+    writes: every write, as (token, batches that it added).
+    tokens, begun: what each write was given, also those that failed.
     refuse: called with each batch of a write; what it raises is the store's answer.
     down: it can do nothing.
     dies_at_the_end: it writes all of it, and fails before it can say so.
@@ -35,6 +36,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.writes: list[tuple[str, tuple[Accepted, ...]]] = []
         self.tokens: list[str] = []
+        self.begun: list[bool] = []
         self.refuse: Callable[[Accepted], None] = lambda _: None
         self.down = False
         self.dies_at_the_end = False
@@ -43,15 +45,17 @@ class MemoryStore:
 
     def migrate(self) -> None: ...
 
-    def write(self, accepted: Sequence[Accepted], token: str) -> None:
+    def write(self, accepted: Sequence[Accepted], token: str, *, begun: bool = False) -> None:
         with self._lock:
             self.tokens.append(token)
+            self.begun.append(begun)
             if self.down:
                 raise StoreError("the store is down")
             for one in accepted:
                 self.refuse(one)
-            if token not in {known for known, _ in self.writes}:
-                self.writes.append((token, tuple(accepted)))
+            there = {_name(one) for _, batches in self.writes for one in batches} if begun else set()
+            if begun or token not in {known for known, _ in self.writes}:
+                self.writes.append((token, tuple(one for one in accepted if _name(one) not in there)))
             if self.dies_at_the_end:
                 raise StoreError("the disk is full")
 
@@ -242,6 +246,11 @@ class MemoryStore:
 
     def close(self) -> None:
         self.closed = True
+
+
+def _name(accepted: Accepted) -> tuple[str, str, str, int]:
+    batch = accepted.batch
+    return batch.cluster, batch.sender, batch.epoch, batch.seq
 
 
 def _tells(sample: Sample) -> bool:

@@ -169,6 +169,20 @@ def test_a_flush_that_died_half_way_is_repeated_exactly(hub: Hub) -> None:
     assert hub.store.seqs == [1, 2, 3]
 
 
+def test_the_store_is_told_what_may_be_there_already(hub: Hub) -> None:
+    hub.writer.flush(records(1))
+    hub.store.down = True
+    with pytest.raises(StoreError):
+        hub.writer.flush(records(2, 3))
+    with pytest.raises(StoreError):
+        hub.writer.flush(records(2, 3))
+    hub.start()
+    hub.store.down = False
+    hub.writer.flush(records(2, 3))
+    hub.writer.flush(records(4))
+    assert hub.store.begun == [False, False, True, True, False]
+
+
 def test_a_store_that_had_it_all_before_the_crash_gets_the_same_token_and_ids(hub: Hub) -> None:
     """Killed between the store's answer and the registry's."""
 

@@ -1,9 +1,10 @@
 """One flush: records of the log into the store, exactly once even over kill -9.
 
 What is about to be written is remembered in the registry first (which records, matched to which machines, under
-which token). Whoever starts after a crash repeats exactly that; the store recognises the token. When the store
-has it, the sequence numbers are kept in the registry, and only then the log forgets the records. A record that is
-in the log and whose number is kept already was written: it is skipped.
+which token). Whoever starts after a crash repeats exactly that, and tells the store that it may have been begun: the
+store looks for what is there and adds the rest. When the store has it, the sequence numbers are kept in the registry,
+and only then the log forgets the records. A record that is in the log and whose number is kept already was written: it
+is skipped.
 
 Everything here blocks and runs on the writer's thread.
 """
@@ -38,7 +39,6 @@ ISOLATE_AFTER = 2
 STUCK_AFTER = 10
 """The same where the store may have written a part: that is an outage, unless it goes on for as long as this.
 
-What is then written one by one, beside a part that was written, is doubled until the store collapses it.
 """
 
 GIVE_UP_AFTER = 3
@@ -83,6 +83,7 @@ class Writer:
         self._flushed = Ledger(registry.sequences())
         self._senders = {(one.cluster, one.sender): one.heard for one in registry.senders()}
         self._intent = registry.pending_flush(wal)
+        self._tried = max(self._intent.records) if self._intent else 0  # no record after it was given to the store yet
         self._failures = 0
         self._matched: dict[SequenceKey, int] = {}
 
@@ -219,7 +220,9 @@ class Writer:
         runs: dict[SequenceKey, Run] = {}
         words: dict[tuple[str, str], Heard] = {}
         ordered = [self._in_order(item, runs, words) for item in items]
-        self._store.write(ordered, intent.token)
+        begun = items[0].record.seq <= self._tried
+        self._tried = max(self._tried, items[-1].record.seq)
+        self._store.write(ordered, intent.token, begun=begun)
         self._registry.finish_flush(
             intent,
             {key: run.held for key, run in runs.items()},
@@ -250,7 +253,8 @@ class Writer:
     def _isolate(self, items: Sequence[Item]) -> list[int]:
         """Write one by one. A record is bad when it fails, another one succeeds, and it fails again.
 
-        Parts of the group that an earlier attempt did write are the same samples: the store collapses them.
+        A process that is killed between two of them has the rest of the group written as if for the first time: what
+        an earlier attempt did write of it is then there twice until the store collapses it.
 
         Raises:
             the store's error, if nothing can be written: then it is the store and not the records.

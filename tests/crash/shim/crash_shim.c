@@ -2,12 +2,11 @@
  * here, so that a change reaches running processes at once:
  *
  *   the wall clock is moved (clock_gettime of CLOCK_REALTIME; the monotonic clock never), and
- *   fsync and fdatasync of files below a folder take longer, or fail.
+ *   fsync and fdatasync of files below a folder take longer, or fail, and
+ *   the process kills itself before its Nth change of what is below the folder (steps.c).
  *
- * Layout, native endian: int64 clock offset in ns; int64 delay of a sync in us; int64 errno of a sync or 0;
- * int64 N: only every Nth sync fails; int64 M: the process kills itself at its Mth sync; char[472] the folder, ended
- * by a zero. An engine that brings its own clock_gettime keeps the true time. One that is loaded so that it looks for
- * symbols in the C library first (RTLD_DEEPBIND) has its table of functions rewritten. */
+ * What stands in the file: crash_shim.h. An engine that brings its own clock_gettime keeps the true time. One that is
+ * loaded so that it looks for symbols in the C library first (RTLD_DEEPBIND) has its table of functions rewritten. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,19 +21,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What takes the place of the C library's. */
-#define SHOWN __attribute__((visibility("default")))
+#include "crash_shim.h"
 
-struct control {
-    volatile int64_t clock_offset_ns;
-    volatile int64_t sync_delay_us;
-    volatile int64_t sync_errno;
-    volatile int64_t sync_every;
-    volatile int64_t dies_at;
-    char folder[472];
-};
-
-static struct control *control;
+struct control *control;
 static void *(*real_dlopen)(const char *, int);
 static int (*real_clock_gettime)(clockid_t, struct timespec *);
 static int (*real_fsync)(int);
@@ -67,19 +56,24 @@ SHOWN int clock_gettime(clockid_t id, struct timespec *at) {
     return code;
 }
 
-static int is_below(int fd) {
-    char link[64], path[512];
+struct path path_of(int fd) {
+    struct path found;
+    char link[64];
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t length = readlink(link, path, sizeof path - 1);
-    if (length <= 0) return 0;
-    path[length] = 0;
+    ssize_t length = readlink(link, found.text, sizeof found.text - 1);
+    found.text[length > 0 ? length : 0] = 0;
+    return found;
+}
+
+int is_below(const char *path) {
     size_t folder = strnlen(control->folder, sizeof control->folder);
-    return strncmp(path, control->folder, folder) == 0;
+    return folder > 0 && strncmp(path, control->folder, folder) == 0;
 }
 
 /* 0 to go on, else the errno to fail with. */
 static int disturb(int fd) {
-    if (!control || (!control->sync_delay_us && !control->sync_errno && !control->dies_at) || !is_below(fd)) return 0;
+    if (!control || (!control->sync_delay_us && !control->sync_errno && !control->dies_at)) return 0;
+    if (!is_below(path_of(fd).text)) return 0;
     if (control->sync_delay_us) usleep((useconds_t)control->sync_delay_us);
     static int64_t count;
     int64_t number = __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED);
@@ -121,7 +115,7 @@ static void redirect(const struct link_map *map) {
             const char *name = names + symbols[symbol].st_name;
             void *ours = strcmp(name, "fsync") == 0       ? (void *)fsync
                          : strcmp(name, "fdatasync") == 0 ? (void *)fdatasync
-                                                          : NULL;
+                                                          : step_of(name);
             if (!ours) continue;
             uintptr_t place = map->l_addr + tables[table][at].r_offset;
             if (mprotect((void *)(place & ~(page - 1)), page, PROT_READ | PROT_WRITE) == 0) *(void **)place = ours;

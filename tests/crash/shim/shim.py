@@ -1,4 +1,4 @@
-"""Moving a process's wall clock, and making its syncs slow or fail, while it runs: the Python side of crash_shim.c."""
+"""Moving a process's wall clock, making its syncs slow or fail, and killing it at one step: the side in Python."""
 
 import hashlib
 import mmap
@@ -8,18 +8,21 @@ from pathlib import Path
 
 from tests.support.compiler import compile_library
 
-SOURCE = Path(__file__).with_name("crash_shim.c")
-CACHE = Path(__file__).parents[3] / ".cache" / "crash-shim"
-_CONTROL = struct.Struct("=qqqqq472s")
+FOLDER = Path(__file__).parent
+SOURCES = [FOLDER / "crash_shim.c", FOLDER / "steps.c"]
+CACHE = FOLDER.parents[2] / ".cache" / "crash-shim"
+_CONTROL = struct.Struct("=qqqqqq64s400s")
+_DIES_BEFORE, _SKIPPED, _FOLDER = 40, 48, 112
 
 
 def build() -> Path:
     """Compile the library once per source; return it."""
-    target = CACHE / hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16] / "crash_shim.so"
+    content = b"".join(path.read_bytes() for path in (*SOURCES, FOLDER / "crash_shim.h"))
+    target = CACHE / hashlib.sha256(content).hexdigest()[:16] / "crash_shim.so"
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         fresh = target.with_suffix(f".{os.getpid()}")
-        compile_library([SOURCE], fresh, soname=target.name, defines={})
+        compile_library(SOURCES, fresh, soname=target.name, defines={})
         fresh.replace(target)
     return target
 
@@ -58,9 +61,18 @@ class Shim:
         self._set_folder(folder)
         struct.pack_into("=q", self._map, 32, number)
 
+    def die_before(self, folder: Path, step: int, *, skipped: str = "") -> None:
+        """Make the process kill itself before its so manieth change of what is below the folder, counted from now on.
+
+        Files made, written, cut, renamed and removed, folders made and removed: but no paths that contain `skipped`.
+        """
+        self._set_folder(folder)
+        struct.pack_into("=64s", self._map, _SKIPPED, skipped.encode())
+        struct.pack_into("=q", self._map, _DIES_BEFORE, step)
+
     def leave_syncs(self) -> None:
         """Let syncs be."""
         struct.pack_into("=qqqq", self._map, 8, 0, 0, 0, 0)
 
     def _set_folder(self, folder: Path) -> None:
-        struct.pack_into("=472s", self._map, 40, str(folder.resolve()).encode())
+        struct.pack_into("=400s", self._map, _FOLDER, str(folder.resolve()).encode())

@@ -31,9 +31,10 @@ from gpufleet.stores.clickhouse.migrate import migrate
 from gpufleet.stores.clickhouse.processes import fetch_processes
 from gpufleet.stores.clickhouse.readers import fetch_readers
 from gpufleet.stores.clickhouse.rows import build
-from gpufleet.stores.clickhouse.schema import tables
+from gpufleet.stores.clickhouse.schema import Engine, tables
 from gpufleet.stores.clickhouse.series import fetch_series
 from gpufleet.stores.clickhouse.sets import Known
+from gpufleet.stores.clickhouse.settle import settle
 
 _STATS = """
 SELECT table, sum(rows), sum(bytes_on_disk), count() FROM system.parts
@@ -93,10 +94,12 @@ class ClickHouseStore:
         with self._writing, translated(f"{self._dsn.shown}: migration"):
             migrate(self._handles.writer, tuple(self._tables.values()), self._dsn.engine)
 
-    def write(self, accepted: Sequence[Accepted], token: str) -> None:
-        """Write all of it, durably, before returning; the same token again adds nothing. See `ports.Store`.
+    def write(self, accepted: Sequence[Accepted], token: str, *, begun: bool = False) -> None:
+        """Write all of it, durably, before returning; see `ports.Store`.
 
-        It is not one transaction: a write that failed half-way is completed by writing the same again.
+        It is not one transaction: a write that failed half-way is completed by writing the same again. The token stops
+        an insert that a server still works on from being done twice. What is there is told by looking, but with
+        Replicated engines: Keeper takes part and token in one transaction, and another replica's parts come later.
         """
         self._handles.check()
         with self._writing:
@@ -108,6 +111,8 @@ class ClickHouseStore:
                 with translated(f"{self._dsn.shown}: insert into {name}"):
                     settings = {"insert_deduplication_token": f"{token}/{name}"}
                     self._handles.writer.insert_arrow(name, table, settings=settings)
+                    if begun and self._dsn.engine is not Engine.REPLICATED:
+                        settle(self._handles.writer, self._tables[name], table, f"{token}/{name}")
             known.trim()
             self._known = known
 

@@ -1,0 +1,143 @@
+"""The processes of `tests.crash.sweep`: `python -m tests.crash.one_flush make|flush|count FOLDER`.
+
+What a hub does with acknowledged batches, by the hub's own parts and nothing around them: a log, a registry, an
+embedded store, and the flusher between them. They end as a killed process does: closing changes files of its own.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from gpufleet.codecs.batch import decode, encode
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.flusher import Flusher
+from gpufleet.hub.ledger import key_of
+from gpufleet.hub.quarantine import Quarantine
+from gpufleet.hub.wal import Wal
+from gpufleet.hub.writer import Writer
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.batch import Batch
+from gpufleet.model.event import Event
+from gpufleet.model.holding import Holder, HolderKind, Holding, Verdict
+from gpufleet.model.machine import PciFunction
+from gpufleet.model.process import Process
+from gpufleet.model.reading import DimValue
+from gpufleet.model.time import NANOS
+from gpufleet.registry.sql import SqlRegistry
+from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.wiring.clock import SystemClock
+from tests.fakes.batches import gpu_sample, gpu_view, make_batch
+
+MIB = 1 << 20
+DAY = 86_400 * NANOS
+RECEIVED = 1_795_000_000 * NANOS
+BATCHES = 4
+"""The first is flushed when the folder is made; the others wait."""
+
+
+def batch(number: int) -> Batch:
+    """Return one of the batches; together they have rows for every table, and samples of two days."""
+    at = RECEIVED - DAY * (number % 2) + number
+    view = gpu_view(number)
+    fans = tuple(DimValue("gpu_fan_speed_ratio", (str(fan),), 0.5) for fan in range(2))
+    sample = gpu_sample(view, at, gpu_power_watts=float(number), gpu_name=f"name {number}")
+    absent = gpu_sample(view, at + 1, gpu_power_watts=Absent(Reason.TIMEOUT, f"detail {number}"))
+    holder = Holder(kind=HolderKind.POD, id=f"pod-{number}", name="pod", namespace="default")
+    processes = (Process(pid=number, kinds=("compute",), start_time=number, values={"memory_bytes": number}),)
+    made = make_batch(number, at, samples=(msgspec.structs.replace(sample, dims=fans, processes=processes), absent))
+    (report,) = made.reports
+    more = {
+        "events": (Event(kind="xid", at=at, view=view, code=number),),
+        "holdings": (Holding(view=view.key, holder=holder, since=at, methods=("kubelet",), verdict=Verdict.AGREED),),
+        "inventory": (PciFunction(address=f"0000:{number:02x}:00.0", vendor=0x10DE, device=1, class_code=0x30200),),
+    }
+    return msgspec.structs.replace(made, reports=(msgspec.structs.replace(report, **more),))
+
+
+class Hub:
+    """The parts of one hub."""
+
+    def __init__(self, folder: Path) -> None:
+        self.wal = Wal.open(folder / "wal", max_bytes=64 * MIB, max_body_bytes=MIB)
+        for _ in self.wal.replay():
+            pass
+        self.registry = SqlRegistry.open(f"sqlite:///{folder / 'registry.sqlite'}")
+        self.registry.migrate()
+        self.registry.register_clusters(["local"], RECEIVED)
+        self.store = ClickHouseStore.open(f"chdb://{folder / 'store'}")
+        self.store.migrate()
+        self.store._handles.writer.command("SYSTEM STOP MERGES")  # a row that is written twice stays there twice
+        self._quarantine = folder / "quarantine"
+
+    def flush(self) -> None:
+        """Flush everything that waits, as a hub that is stopping does."""
+        with ThreadPoolExecutor(1) as thread:
+            counters = Counters()
+            writer = Writer(
+                wal=self.wal.epoch,
+                store=self.store,
+                registry=self.registry,
+                quarantine=Quarantine(self._quarantine),
+                counters=counters,
+            )
+            flusher = Flusher(
+                wal=self.wal,
+                writer=writer,
+                thread=thread,
+                counters=counters,
+                clock=SystemClock(),
+                interval_seconds=0.01,
+                max_records=1000,
+                max_bytes=MIB,
+            )
+            flusher.stop()
+            asyncio.run(flusher.run())
+
+    def close(self) -> None:
+        """Close all of it."""
+        self.store.close()
+        self.registry.close()
+        self.wal.close()
+
+
+def make(folder: Path) -> None:
+    """Make a hub that has flushed one batch, and acknowledged others."""
+    hub = Hub(folder)
+    for number in range(1, BATCHES + 1):
+        asyncio.run(hub.wal.append(RECEIVED + number, encode(batch(number))))
+        if number == 1:
+            hub.flush()
+    hub.close()
+
+
+def flush(folder: Path) -> None:
+    """Open it, wait to be told to go on, and flush."""
+    hub = Hub(folder)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    hub.flush()
+
+
+def count(folder: Path) -> None:
+    """Flush what is left, and print what there is then: of each table, rows as they lie there and what is in them."""
+    hub = Hub(folder)
+    hub.flush()
+    handle = hub.store._handles.writer
+    tables = {
+        name: handle.query(f"SELECT count(), sum(cityHash64(tuple(*))) FROM {name}").result_rows[0]
+        for (name,) in handle.query("SHOW TABLES").result_rows
+    }
+    held = hub.registry.sequences()[key_of(decode(encode(batch(1))))]
+    pending = hub.registry.pending_flush(hub.wal.epoch) is not None
+    found = {"tables": tables, "held": held.ranges, "waiting": hub.wal.waiting_records, "pending": pending}
+    print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    {"make": make, "flush": flush, "count": count}[sys.argv[1]](Path(sys.argv[2]))
+    os._exit(0)

@@ -1,0 +1,81 @@
+"""What was begun is ended by looking at what is there, not by what a token says."""
+
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import DimValue, Sample
+from gpufleet.model.stored import Accepted
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.support.accepted import accept
+
+DAY = 86_400 * NANOS
+T0 = 1_700_000_000_123_456_789
+GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:1b:00.0", index=0)
+
+
+def one(cluster: str, number: int, *, at: int | None = None, reported_at: int | None = None) -> Accepted:
+    at = T0 + number if at is None else at
+    values = {"gpu_power_watts": float(number)}
+    fan = DimValue("gpu_fan_speed_ratio", ("0",), number / 100)
+    sample = Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=at, values=dict(values), dims=(fan,))
+    return accept(cluster, "m", [sample], reported_at=T0 + number if reported_at is None else reported_at)
+
+
+def rows(store: ClickHouseStore, cluster: str) -> dict[str, int]:
+    """Return how many rows of the cluster lie in each table, not collapsed."""
+    handle = store._handles.reader
+    return {
+        table: handle.query(
+            f"SELECT count() FROM {table} WHERE cluster = {{cluster:String}}", parameters={"cluster": cluster}
+        ).result_rows[0][0]
+        for table in ("samples", "dim_samples", "latest", "views")
+    }
+
+
+def watts(store: ClickHouseStore, cluster: str) -> list[float]:
+    found = store.series(cluster, "m", ["gpu_power_watts"], T0 - DAY, T0 + DAY, DAY // 1000)
+    return [float(value) for points in found.values() for _, value in points]
+
+
+def test_a_token_without_its_rows_keeps_nothing_out(store: ClickHouseStore, cluster: str) -> None:
+    """As a process leaves it that was killed after the token was written down, and before the part was there."""
+    store.write([one(cluster, 1)], f"{cluster}-token")
+    there = rows(store, cluster)
+    store.write([one(cluster, 2)], f"{cluster}-token")
+    assert rows(store, cluster) == there  # the token says that this is a repetition
+    store.write([one(cluster, 2)], f"{cluster}-token", begun=True)
+    store.write([one(cluster, 2)], f"{cluster}-token", begun=True)
+    grown = rows(store, cluster)
+    assert (grown["samples"], grown["dim_samples"]) == (there["samples"] + 1, there["dim_samples"] + 1)
+    (latest,) = store.latest(cluster, "m")
+    assert latest.sample.values["gpu_power_watts"] == 2.0
+    assert watts(store, cluster) == [1.5]  # both, in one step
+
+
+def test_what_is_there_is_not_written_again_under_any_token(store: ClickHouseStore, cluster: str) -> None:
+    both = [one(cluster, 1, at=T0 - DAY), one(cluster, 2)]  # two days: two parts, one of which came to be
+    store.write(both[:1], f"{cluster}-first")
+    store.write(both, f"{cluster}-another", begun=True)
+    there = rows(store, cluster)
+    assert (there["samples"], there["dim_samples"]) == (3, 3)  # an insert with a token of its own is not held back
+    store.write(both, f"{cluster}-another", begun=True)
+    assert rows(store, cluster) == there
+
+
+def test_reports_that_an_insert_left_out_for_newer_ones_are_not_taken_for_lost(
+    store: ClickHouseStore, cluster: str
+) -> None:
+    reports = [one(cluster, number) for number in (1, 3, 2)]
+    store.write(reports, f"{cluster}-token")
+    there = rows(store, cluster)
+    store.write(reports, f"{cluster}-token", begun=True)
+    assert rows(store, cluster) == there
+    (latest,) = store.latest(cluster, "m")
+    assert latest.sample.values["gpu_power_watts"] == 3.0
+
+
+def test_nothing_of_the_search_stays_behind(store: ClickHouseStore, cluster: str) -> None:
+    tables = {name for (name,) in store._handles.reader.query("SHOW TABLES").result_rows}
+    store.write([one(cluster, 1)], f"{cluster}-token", begun=True)
+    assert {name for (name,) in store._handles.reader.query("SHOW TABLES").result_rows} == tables
+    assert watts(store, cluster) == [1.0]
