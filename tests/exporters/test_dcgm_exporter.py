@@ -10,10 +10,10 @@ from gpufleet.agent.stats import AgentStats
 from gpufleet.decoding import decode
 from gpufleet.decoding.format import Source
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
-from gpufleet.exporters.agent_stats import render_agent_page
 from gpufleet.exporters.dcgm_exporter import add_dcgm, written
 from gpufleet.exporters.exposition import Page
 from gpufleet.model.snapshot import Snapshot
+from tests.support.pages import agent_page
 from tests.support.snapshots import example_snapshot
 
 PAGES = Path(__file__).parents[1] / "data" / "exposition"
@@ -85,10 +85,13 @@ def test_values_are_in_their_units(name: str, ours: float, theirs: str) -> None:
 
 def test_an_agent_speaks_the_dialects_it_was_told_to() -> None:
     snapshot, stats = example_snapshot(), AgentStats(started_at=1, lanes={})
-    both = render_agent_page(snapshot, stats, ("gpufleet", "dcgm-exporter")).decode()
-    alone = render_agent_page(snapshot, stats, ("dcgm-exporter",)).decode()
+
+    def page(*dialects: str) -> str:
+        return agent_page(snapshot, stats, dialects).decode()
+
+    both, alone = page("gpufleet", "dcgm-exporter"), page("dcgm-exporter")
     assert "DCGM_FI_DEV_GPU_UTIL{" in both
     assert "gpufleet_gpu_utilization_ratio{" in both
     assert "gpufleet_gpu_utilization_ratio{" not in alone
     assert "gpufleet_agent_start_timestamp_seconds" in alone
-    assert "DCGM_" not in render_agent_page(snapshot, stats).decode()
+    assert "DCGM_" not in page("gpufleet")

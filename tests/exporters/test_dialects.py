@@ -18,7 +18,7 @@ from gpufleet.decoding import decode
 from gpufleet.decoding.format import Source
 from gpufleet.dialects.known import DIALECTS
 from gpufleet.dialects.reading import read
-from gpufleet.exporters.agent_stats import AgentPage, render_agent_page
+from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject, ValueType
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine, MachineKind
@@ -27,6 +27,7 @@ from gpufleet.model.snapshot import Guest, Snapshot
 from gpufleet.model.text import clean
 from tests.support.cut_gpus import VM, cut_world, mig, vgpu
 from tests.support.golden import check_golden
+from tests.support.pages import agent_page, shown
 from tests.support.passes import World, gpu
 
 DATA = Path(__file__).parents[1] / "data"
@@ -51,7 +52,7 @@ def captured(name: str) -> Snapshot:
 
 
 def page(snapshot: Snapshot, *dialects: str) -> bytes:
-    return render_agent_page(snapshot, AgentStats(started_at=AT, lanes={}), dialects or ALL)
+    return agent_page(snapshot, AgentStats(started_at=AT, lanes={}), dialects or ALL)
 
 
 def lines(content: bytes, start: str) -> list[str]:
@@ -217,13 +218,13 @@ def test_xids_that_may_have_been_forgotten_are_not_counted() -> None:
 
 def test_clock_events_are_counted_by_samples_of_the_window() -> None:
     world = World({"nvml": (Lane.STATIC, Lane.FAST)})
-    shown = AgentPage(["dcgm-exporter"])
+    pages = AgentPages(["dcgm-exporter"])
     stats = AgentStats(started_at=AT, lanes={})
     for mask in (0x4, 0x4 | 0x8, 0x0):
         world.clock.advance(10)
         world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), {"gpu_clock_event_reasons_mask": mask}))
-        shown.render(snapshot_of(world), stats)
-        content = shown.render(snapshot_of(world), stats)  # twice: a sample counts once
+        shown(pages, snapshot_of(world), stats)
+        content = shown(pages, snapshot_of(world), stats)  # twice: a sample counts once
     counts = {
         match[1]: match[2]
         for match in re.finditer(r'DCGM_EXP_CLOCK_EVENTS_COUNT{.*clock_event="(\w+)".*} (\d+)', content.decode())
@@ -231,7 +232,7 @@ def test_clock_events_are_counted_by_samples_of_the_window() -> None:
     assert counts == {"power_cap": "2", "hw_slowdown": "1"}
     world.clock.advance(295)
     world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), {"gpu_clock_event_reasons_mask": 0}))
-    later = shown.render(snapshot_of(world), stats)
+    later = shown(pages, snapshot_of(world), stats)
     assert not lines(later, 'DCGM_EXP_CLOCK_EVENTS_COUNT{.*power_cap".*} 2')
     assert len(lines(later, "DCGM_EXP_CLOCK_EVENTS_COUNT{")) == 0
 

@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpufleet.agent.stats import AgentStats, LaneStats, QueueStats, SendStats
-from gpufleet.exporters.agent_stats import render_agent_page
 from gpufleet.exporters.exposition import Page, labelled, number
-from gpufleet.exporters.prometheus import PrometheusExporter
+from gpufleet.exporters.prometheus import JOINED_ELSEWHERE, PrometheusExporter
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from tests.support.golden import check_golden
+from tests.support.pages import agent_page
 from tests.support.snapshots import example_snapshot
 
 GOLDEN = Path(__file__).parent / "golden"
 
 
-def agent_page() -> bytes:
+def whole_page() -> bytes:
     stats = AgentStats(
         started_at=1_767_225_600_000_000_000,
         lanes={("host", "fast"): LaneStats(passes=3, failures=1)},
         send=SendStats(batches=5, acknowledged=4, last_success=1_767_225_601_500_000_000),
         queue=QueueStats(records=1, bytes=700),
     )
-    return render_agent_page(example_snapshot(), stats)
+    return agent_page(example_snapshot(), stats)
 
 
 def series(page: bytes) -> dict[str, dict[frozenset[tuple[str, str]], float]]:
@@ -48,12 +48,12 @@ def of(page: bytes, family: str, /, **labels: str) -> list[float]:
 
 
 def test_the_page_is_the_golden_one() -> None:
-    check_golden(GOLDEN / "metrics.txt", agent_page())
+    check_golden(GOLDEN / "metrics.txt", whole_page())
 
 
 @pytest.mark.system
 def test_promtool_finds_nothing_to_say(peer: Callable[[str], Path]) -> None:
-    done = subprocess.run([peer("promtool"), "check", "metrics"], input=agent_page(), capture_output=True, check=False)
+    done = subprocess.run([peer("promtool"), "check", "metrics"], input=whole_page(), capture_output=True, check=False)
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
@@ -94,6 +94,24 @@ def test_integers_keep_every_digit() -> None:
 def test_no_catalogue_name_breaks_the_rules_for_counters() -> None:
     for metric in CATALOGUE.values():
         assert (metric.kind is MetricKind.COUNTER) == metric.name.endswith("_total"), metric.name
+
+
+def test_no_text_is_called_as_a_label_that_stands_beside_it() -> None:
+    beside = {"node", "uuid", "pci_address", "kind", "side", "name", "gpu", "profile", "gpu_instance"}
+    beside |= {"compute_instance", "vm_id", "device_instance"}
+    texts = [name for name, metric in CATALOGUE.items() if metric.kind is MetricKind.INFO]
+    shown = {name.removeprefix("gpu_").removeprefix("host_") for name in texts if name not in JOINED_ELSEWHERE}
+    assert not shown & beside
+
+
+def test_every_subject_says_who_measured_it_and_when() -> None:
+    page = PrometheusExporter().render(example_snapshot())
+    measured = "gpufleet_measured_timestamp_seconds"
+    uuid = "GPU-00000000-0000"
+    at = 1_767_225_600.0
+    assert of(page, measured, uuid=uuid, reader="nvml", lane="fast", provenance="host_local_probe") == [at]
+    assert of(page, measured, reader="pci", side="pci_only", provenance="unavailable") == [at]
+    assert of(page, measured, reader="host", lane="slow", provenance="host_local_probe") == [at]
 
 
 @given(st.text(max_size=40))

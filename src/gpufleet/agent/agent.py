@@ -5,12 +5,12 @@ import contextlib
 import copy
 import functools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpufleet.agent.assemble import assemble
+from gpufleet.agent.assemble import Assembler
 from gpufleet.agent.batches import Pending
 from gpufleet.agent.guests.guests import Guests
 from gpufleet.agent.holding import Holding
@@ -18,6 +18,7 @@ from gpufleet.agent.keeping import Keeper
 from gpufleet.agent.outcome import Outcome
 from gpufleet.agent.release import ReleaseFolder
 from gpufleet.agent.schedule import ReaderLoop
+from gpufleet.agent.showing import Form, Pages, Showing
 from gpufleet.agent.state import State
 from gpufleet.agent.stats import AgentStats, LaneStats
 from gpufleet.agent.timeline import Timeline, status_before
@@ -45,12 +46,10 @@ FLUSH_SECONDS = 3.0
 
 
 class Agent:
-    """Runs until cancelled; what it shows is always the last that was prepared.
+    """Runs until cancelled; what it shows is what passes have brought, never what it would have to read first.
 
     Attributes:
-        snapshot: the newest document.
-        metrics_page: the newest page, as bytes.
-        missing: `reader/lane` of every lane whose first pass is not in them yet; empty when the agent is ready.
+        missing: `reader/lane` of every lane whose first pass is not shown yet; empty when the agent is ready.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Agent:
         machine: Machine,
         name: str | None,
         clock: Clock,
-        render: Callable[[Snapshot, AgentStats], bytes],
+        pages: Pages,
         delivery: "Delivery | None",
         capabilities: Mapping[str, str] | None = None,
         keeper: Keeper | None = None,
@@ -78,7 +77,7 @@ class Agent:
             machine: evidence until a reader brings better.
             name: what to call the machine instead of its host name.
             clock: the clocks.
-            render: makes the metrics page.
+            pages: makes pages of metrics.
             delivery: the way to the hub, or None.
             capabilities: what there is to say of readers that were enabled and do not read, by name.
             keeper: remembers events over a restart.
@@ -89,7 +88,6 @@ class Agent:
         """
         self._clock = clock
         self._guests = guests
-        self._render = render
         self._delivery = delivery
         self._capabilities = dict(capabilities or {})
         self._refresh_seconds = min(seconds for lane, seconds in intervals.items() if lane is not Lane.EVENT)
@@ -121,10 +119,17 @@ class Agent:
             started_at=clock.now_ns(),
             lanes={(status.reader, status.lane): LaneStats() for status in self._state.statuses.values()},
         )
-        self.snapshot: Snapshot
-        self.metrics_page: bytes
-        self.missing: tuple[str, ...]
-        self._prepare()
+        self._assembler = Assembler()
+        self._showing = Showing(self._assemble, pages, self._newest_stats)
+        self.missing = self._state.missing()
+
+    async def snapshot(self) -> Snapshot:
+        """Return the document."""
+        return await self._showing.snapshot()
+
+    async def page(self, form: Form) -> bytes:
+        """Return a page of metrics."""
+        return await self._showing.page(form)
 
     async def run(self) -> None:
         """Run until cancelled, then close the readers and hand over what is left, within a few seconds."""
@@ -169,6 +174,7 @@ class Agent:
         if _is_news(outcome, before):
             self._news.set()
             self._changed.set()
+            self._showing.change()
 
     def _settle(self, *, everything: bool = False) -> None:
         outcome = self._timeline.settle(self._state, released=self._holding.release is not None, everything=everything)
@@ -201,30 +207,35 @@ class Agent:
                 async with asyncio.timeout(self._refresh_seconds):
                     await self._changed.wait()
             await asyncio.sleep(GATHER_SECONDS)
-            self._prepare()
+            self._changed.clear()
+            missing = self._state.missing()
+            await self._showing.renew()
+            self.missing = missing
 
     def _hear_guests(self) -> None:
         self._news.set()
         self._changed.set()
+        self._showing.change()
 
-    def _prepare(self) -> None:
-        self._changed.clear()
-        self.missing = self._state.missing()
+    def _assemble(self) -> Generator[None, None, Snapshot]:
         capability = "no hub is configured" if self._delivery is None else self._delivery.capability
         guests = {} if self._guests is None else {"guests": self._guests.capability}
-        snapshot = assemble(
+        snapshot = yield from self._assembler.steps(
             self._state,
             now=self._clock.monotonic(),
             now_ns=self._clock.now_ns(),
             capabilities={**self._capabilities, **guests, "push": capability},
         )
         if self._guests is not None:
+            yield
             snapshot = msgspec.structs.replace(snapshot, guests=self._guests.documents(snapshot.node.name))
-        self.snapshot = snapshot
+        return snapshot
+
+    def _newest_stats(self) -> AgentStats:
         if self._delivery is not None:
             self._stats.send = self._delivery.outbox.stats
             self._stats.queue = self._delivery.outbox.queue_stats()
-        self.metrics_page = self._render(self.snapshot, self._stats)
+        return self._stats
 
     async def _keep_posting(self, delivery: "Delivery") -> None:
         while True:
@@ -238,13 +249,12 @@ class Agent:
         """Post what is new; not before every lane had its first pass, as the machine may not be known till then."""
         self._news.clear()
         report = None
-        if self._changed.is_set():
-            self._prepare()
-        if self._pending and not self.missing:
-            report = self._pending.take(self.snapshot, self._clock.now_ns(), self._state.judged)
         guests: tuple[MachineReport, ...] = ()
-        if self._guests is not None and not self.missing:
-            guests = self._guests.take(self.snapshot.node.name)
+        if not self._state.missing():
+            if self._pending:
+                report = self._pending.take(self._showing.newest(), self._clock.now_ns(), self._state.judged)
+            if self._guests is not None:
+                guests = self._guests.take(self._state.machine.name)
         if await delivery.outbox.post(report, *guests):
             delivery.pusher.wake()
             if report is not None:

@@ -1,81 +1,131 @@
 """What the agent knows, as the snapshot document. Pure: readers merged by precedence, old readings judged stale."""
 
-import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from gpufleet import __version__
+from gpufleet.agent.merging import ReaderLane, Told, merge, merge_dimensions, processes_of, told
 from gpufleet.agent.pci import NVIDIA, PCI_ONLY_METRICS, pci_only
+from gpufleet.agent.slices import at_once
 from gpufleet.agent.state import EVENTS_READER, Kept, State
-from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.absence import Absent
 from gpufleet.model.aggregate import aggregate
-from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Lane
+from gpufleet.model.catalogue import CATALOGUE_VERSION, Lane
 from gpufleet.model.doubles import Shown, left_out
 from gpufleet.model.event import event_report
 from gpufleet.model.instances import device_name
 from gpufleet.model.machine import PCI_READER
-from gpufleet.model.reading import DimReading, Reading, Sample, precedence
-from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ProcessReport, ReaderReport, Snapshot
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import DimReading, Reading, precedence
+from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ReaderReport, Snapshot, Source
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 
-_ORDER = {name: position for position, name in enumerate(CATALOGUE)}
-
-Source = tuple[str, Lane]
+_MACHINE = ""
+"""Stands for the machine itself among the keys of views."""
 
 
 def assemble(state: State, *, now: float, now_ns: int, capabilities: Mapping[str, str]) -> Snapshot:
-    """Write the document.
-
-    Args:
-        state: what the agent knows.
-        now: by the monotonic clock; staleness is judged by it.
-        now_ns: nanoseconds since 1970; the document's time when nothing has been measured yet.
-        capabilities: what this agent can do beside reading, to `available` or why not.
-    """
-    devices = [
-        _device(key, kept, state, now) for key, kept in state.views().items() if not _superseded(kept, state, now)
-    ]
-    gpus = [device for device in devices if device.kind is ViewKind.GPU]
-    unplaced = sum(device.uuid is not None and device.pci_address is None for device in gpus)
-    shown = {device.pci_address for device in devices if device.pci_address}
-    devices += [
-        _pci_device(view, absent, state.inventory.at if state.inventory else now_ns)
-        for view, absent in pci_only(state, shown, now, unplaced=unplaced)
-    ]
-    doubles = left_out(
-        Shown.of(device.key, named=bool(device.uuid or device.pci_address), readings=device.readings)
-        for device in devices
-        if device.kind is ViewKind.GPU
-    )
-    devices = [device for device in devices if device.key not in doubles]
-    by_key = {device.key: device for device in devices}
-    devices.sort(key=lambda device: _display_order(device, by_key.get(device.parent or "")))
-    machine = state.machine_samples()
-    newest = max(_measured_instants(state), default=now_ns)
-    return Snapshot(
-        schema=SNAPSHOT_SCHEMA,
-        catalogue=CATALOGUE_VERSION,
-        version=__version__,
-        node=state.machine,
-        measured_at=to_datetime(newest),
-        devices=tuple(devices),
-        host=Host(
-            readings=_merge(machine, state, now),
-            dimensions=_merge_dimensions(machine, state, now),
-            pci=state.inventory.functions if state.inventory else None,
-        ),
-        guests=(),
-        readers=tuple(_report(state.judged(status)) for status in state.statuses.values()),
-        events=tuple(event_report(event) for event in reversed(state.events)),
-        capabilities={**_reader_capabilities(state), **capabilities},
-        aggregate=aggregate([device.readings for device in devices if device.kind is ViewKind.GPU]),
-    )
+    """Write the document, once and without memory; as `Assembler.steps`."""
+    return at_once(Assembler().steps(state, now=now, now_ns=now_ns, capabilities=capabilities))
 
 
-def _device(key: str, kept: Mapping[Source, Kept], state: State, now: float) -> Device:
-    view = _view(kept)
-    readings = _merge(kept, state, now)
+class _Made(NamedTuple):
+    """What was made of one subject, and of what."""
+
+    tolds: dict[ReaderLane, Told]
+    readings: dict[str, Reading]
+    dimensions: tuple[DimReading, ...]
+    sources: tuple[Source, ...]
+    device: Device | None
+
+
+class Assembler:
+    """Writes the document again and again; what has not changed since is the same object in the next one."""
+
+    def __init__(self) -> None:
+        """Start without memory."""
+        self._made: dict[str, _Made] = {}
+
+    def steps(
+        self, state: State, *, now: float, now_ns: int, capabilities: Mapping[str, str]
+    ) -> Generator[None, None, Snapshot]:
+        """Write the document in small steps; what passes bring meanwhile is not in it.
+
+        Args:
+            state: what the agent knows.
+            now: by the monotonic clock; staleness is judged by it.
+            now_ns: nanoseconds since 1970; the document's time when nothing has been measured yet.
+            capabilities: what this agent can do beside reading, to `available` or why not.
+        """
+        machine = dict(state.machine_samples())
+        views = {key: dict(kept) for key, kept in state.views().items() if not _superseded(kept, state, now)}
+        newest = max(_measured_instants([state.machine_samples(), *state.views().values()]), default=now_ns)
+        pci = _pci_devices(state, [_view(kept) for kept in views.values()], now, now_ns)
+        inventory, node = state.inventory, state.machine
+        readers = tuple([_report(state.judged(status)) for status in state.statuses.values()])
+        events = tuple([event_report(event) for event in reversed(state.events)])
+        capabilities = {**_reader_capabilities(state), **capabilities}
+        made: dict[str, _Made] = {}
+        devices: list[Device] = []
+        for key, kept in views.items():
+            yield
+            made[key] = one = self._make(key, kept, state, now)
+            assert one.device is not None
+            devices.append(one.device)
+        yield
+        made[_MACHINE] = host = self._make(_MACHINE, machine, state, now)
+        self._made = made
+        devices = _without_doubles([*devices, *pci])
+        by_key = {device.key: device for device in devices}
+        devices.sort(key=lambda device: _display_order(device, by_key.get(device.parent or "")))
+        return Snapshot(
+            schema=SNAPSHOT_SCHEMA,
+            catalogue=CATALOGUE_VERSION,
+            version=__version__,
+            node=node,
+            measured_at=to_datetime(newest),
+            devices=tuple(devices),
+            host=Host(
+                readings=host.readings,
+                dimensions=host.dimensions,
+                sources=host.sources,
+                pci=inventory.functions if inventory else None,
+            ),
+            guests=(),
+            readers=readers,
+            events=events,
+            capabilities=capabilities,
+            aggregate=aggregate([device.readings for device in devices if device.kind is ViewKind.GPU]),
+        )
+
+    def _make(self, key: str, kept: Mapping[ReaderLane, Kept], state: State, now: float) -> _Made:
+        before = self._made.get(key, _NOTHING)
+        tolds = {
+            source: told(source, kept[source], state, now, before.tolds.get(source))
+            for source in sorted(kept, key=lambda source: precedence(kept[source].sample))
+        }
+        if before is not _NOTHING and _same(tolds, before.tolds):
+            return before
+        ordered = list(tolds.values())
+        readings, dimensions = merge(ordered, before.readings), merge_dimensions(ordered)
+        device = None
+        if key != _MACHINE:
+            device = _device(key, _view(kept), readings, dimensions, ordered)
+        return _Made(tolds, readings, dimensions, tuple([one.source for one in ordered]), device)
+
+
+_NOTHING = _Made({}, {}, (), (), None)
+
+
+def _same(tolds: Mapping[ReaderLane, Told], before: Mapping[ReaderLane, Told]) -> bool:
+    return len(tolds) == len(before) and all(before.get(source) is one for source, one in tolds.items())
+
+
+def _device(
+    key: str, view: View, readings: dict[str, Reading], dimensions: tuple[DimReading, ...], tolds: Sequence[Told]
+) -> Device:
     return Device(
         key=key,
         kind=view.kind,
@@ -87,56 +137,48 @@ def _device(key: str, kept: Mapping[Source, Kept], state: State, now: float) -> 
         index=view.index,
         name=device_name(readings),
         readings=readings,
-        dimensions=_merge_dimensions(kept, state, now),
-        processes=_processes(kept, state, now),
+        dimensions=dimensions,
+        processes=processes_of(tolds),
+        sources=tuple([one.source for one in tolds]),
     )
 
 
-def _processes(kept: Mapping[Source, Kept], state: State, now: float) -> tuple[ProcessReport, ...] | None:
-    """Show the list of the most trusted reader that has a fresh one: processes come and go, an old list is none."""
-    for source in sorted(kept, key=lambda source: precedence(kept[source].sample)):
-        sample = kept[source].sample
-        if sample.processes is None or state.is_stale(*source, kept[source].ended, now):
-            continue
-        at, side, _ = _stamp(sample, source, kept[source], state, now)
-        return tuple(
-            [
-                ProcessReport(
-                    pid=process.pid,
-                    kinds=process.kinds,
-                    start_time=process.start_time,
-                    name=process.name,
-                    readings={
-                        name: Reading(
-                            absent=value.reason, detail=value.detail, reader=sample.reader, side=side, measured_at=at
-                        )
-                        if isinstance(value, Absent)
-                        else Reading(value=value, reader=sample.reader, side=side, measured_at=at)
-                        for name, value in process.values.items()
-                    },
-                )
-                for process in sample.processes
-            ]
-        )
-    return None
+def _pci_devices(state: State, views: Sequence[View], now: float, now_ns: int) -> list[Device]:
+    """Return the GPUs that only the bus shows, beside these."""
+    gpus = [view for view in views if view.kind is ViewKind.GPU]
+    unplaced = sum(view.uuid is not None and view.pci_address is None for view in gpus)
+    shown = {view.pci_address for view in views if view.pci_address}
+    at = state.inventory.at if state.inventory else now_ns
+    return [_pci_device(view, absent, at) for view, absent in pci_only(state, shown, now, unplaced=unplaced)]
 
 
-def _view(kept: Mapping[Source, Kept]) -> View:
+def _without_doubles(devices: Sequence[Device]) -> list[Device]:
+    doubles = left_out(
+        Shown.of(device.key, named=bool(device.uuid or device.pci_address), readings=device.readings)
+        for device in devices
+        if device.kind is ViewKind.GPU
+    )
+    return [device for device in devices if device.key not in doubles]
+
+
+def _view(kept: Mapping[ReaderLane, Kept]) -> View:
     """Return the view as its most trusted reader's newest sample words it."""
     best = min(kept.values(), key=lambda k: (precedence(k.sample), -k.sample.measured_at))
     assert best.sample.view is not None
     return best.sample.view
 
 
-def _superseded(kept: Mapping[Source, Kept], state: State, now: float) -> bool:
+def _superseded(kept: Mapping[ReaderLane, Kept], state: State, now: float) -> bool:
     """Whether a device that has gone silent is known, from the PCI bus, to be another driver's, nobody's or gone.
 
     Its fastest lane tells that it is silent: what slower ones read before may not be old enough to be stale. It is
     gone if the bus showed it and does not any more; that the bus never showed it proves nothing.
     """
+    if state.inventory is None:
+        return False
     kept = {source: one for source, one in kept.items() if source[0] != EVENTS_READER} or kept
     address = _view(kept).pci_address
-    if state.inventory is None or address is None:
+    if address is None:
         return False
     fastest = min(kept, key=lambda source: state.statuses[source].interval_seconds)
     if not state.is_stale(*fastest, kept[fastest].ended, now):
@@ -157,75 +199,10 @@ def _pci_device(view: View, absent: Absent, at: int) -> Device:
         uuid=None,
         pci_address=view.pci_address,
         readings=dict.fromkeys(PCI_ONLY_METRICS, reading),
+        sources=(
+            Source(reader=PCI_READER, lane=Lane.SLOW, provenance=Provenance.UNAVAILABLE, measured_at=to_datetime(at)),
+        ),
     )
-
-
-def _merge(kept: Mapping[Source, Kept], state: State, now: float) -> dict[str, Reading]:
-    """Take each metric from the most trusted reader that has a value, or else that says why there is none."""
-    merged: dict[str, Reading] = {}
-    for source in sorted(kept, key=lambda source: precedence(kept[source].sample)):
-        sample = kept[source].sample
-        at, side, stale = _stamp(sample, source, kept[source], state, now)
-        for name, value in sample.values.items():
-            known = merged.get(name)
-            if known is not None and (known.value is not None or stale is not None or isinstance(value, Absent)):
-                continue
-            absent = stale or (value if isinstance(value, Absent) else None)
-            if absent is None:
-                assert not isinstance(value, Absent)
-                merged[name] = Reading(value=value, reader=sample.reader, side=side, measured_at=at)
-            else:
-                merged[name] = Reading(
-                    absent=absent.reason, detail=absent.detail, reader=sample.reader, side=side, measured_at=at
-                )
-    return {name: merged[name] for name in sorted(merged, key=_ORDER.__getitem__)}
-
-
-def _merge_dimensions(kept: Mapping[Source, Kept], state: State, now: float) -> tuple[DimReading, ...]:
-    """Take each metric's values whole from the most trusted reader that has any: readers can word dimensions apart."""
-    merged: dict[tuple[str, tuple[str, ...]], DimReading] = {}
-    told: dict[str, str] = {}  # metric to the reader whose values stand
-    for source in sorted(kept, key=lambda source: precedence(kept[source].sample)):
-        sample = kept[source].sample
-        if not sample.dims:
-            continue
-        at, _, stale = _stamp(sample, source, kept[source], state, now)
-        for dim in sample.dims:
-            known = merged.get((dim.metric, dim.labels))
-            absent = stale or (dim.value if isinstance(dim.value, Absent) else None)
-            if told.get(dim.metric, sample.reader) != sample.reader:
-                continue
-            if known is not None and (known.value is not None or absent is not None):
-                continue
-            if absent is None:
-                told[dim.metric] = sample.reader
-            labels = dict(zip(CATALOGUE[dim.metric].dims, dim.labels, strict=True))
-            if absent is None:
-                assert not isinstance(dim.value, Absent)
-                reading = DimReading(
-                    metric=dim.metric, labels=labels, value=dim.value, reader=sample.reader, measured_at=at
-                )
-            else:
-                reading = DimReading(
-                    metric=dim.metric,
-                    labels=labels,
-                    absent=absent.reason,
-                    detail=absent.detail,
-                    reader=sample.reader,
-                    measured_at=at,
-                )
-            merged[dim.metric, dim.labels] = reading
-    return tuple(merged[key] for key in sorted(merged, key=lambda key: _ORDER[key[0]]))
-
-
-def _stamp(
-    sample: Sample, source: Source, kept: Kept, state: State, now: float
-) -> tuple[dt.datetime, str, Absent | None]:
-    """Return when it was measured, from which side, and the absence that replaces its values once it is stale."""
-    stale = None
-    if state.is_stale(*source, kept.ended, now):
-        stale = Absent(Reason.STALE, state.statuses[source].last_error)
-    return to_datetime(sample.measured_at), sample.view.side if sample.view else "", stale
 
 
 def _display_order(device: Device, parent: Device | None) -> tuple[object, ...]:
@@ -235,10 +212,8 @@ def _display_order(device: Device, parent: Device | None) -> tuple[object, ...]:
     return top.index is None, top.index or 0, top.pci_address or "", top.key, device is not top, numbers, device.key
 
 
-def _measured_instants(state: State) -> Iterable[int]:
-    for kept in (state.machine_samples(), *state.views().values()):
-        for one in kept.values():
-            yield one.sample.measured_at
+def _measured_instants(subjects: Iterable[Mapping[ReaderLane, Kept]]) -> Iterable[int]:
+    return [one.sample.measured_at for kept in subjects for one in kept.values()]
 
 
 def _report(status: ReaderStatus) -> ReaderReport:

@@ -1,35 +1,46 @@
-"""The snapshot in the Prometheus text format (version 0.0.4), under gpufleet's own names.
+"""The snapshot as a Prometheus page, under gpufleet's own names.
 
 Every metric of the catalogue is `gpufleet_` and its name. A reading without a value has no series;
 `gpufleet_reading_absent` says which those are, and why. A state has one series for each of its names, 1 for the
 one it is in and 0 for the others. Texts that seldom change are labels of `gpufleet_gpu_info` and
-`gpufleet_host_info`, which are always 1. `gpufleet_measured_timestamp_seconds` says by reader and lane when a subject's
-readings were measured. Series of a MIG device or vGPU instance also carry the UUID of its GPU (`gpu`)
-and which part of it they are about.
+`gpufleet_host_info`, which are always 1. Series of a MIG device or vGPU instance also carry the UUID of its GPU (`gpu`)
+and which part of it they are about. `gpufleet_measured_timestamp_seconds` says of each subject, reader and lane when it
+was measured, and by whom (`provenance`).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable
 
-from gpufleet.exporters.exposition import Page, labelled
-from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind
-from gpufleet.model.reading import DimReading, Reading, Value
-from gpufleet.model.snapshot import Device, ReaderReport, Snapshot
+from gpufleet.agent.slices import at_once
+from gpufleet.dialects.native import MEASURED
+from gpufleet.exporters.exposition import Head, Page, Section, Syntax, labelled, write_page
+from gpufleet.exporters.subjects import ABSENT, Families, Subject, catalogue_heads
+from gpufleet.model.snapshot import Device, Host, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderState
 from gpufleet.model.view import ViewKind
 
-PREFIX = "gpufleet_"
-MEASURED = "gpufleet_measured_timestamp_seconds"
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+GPU_INFO, HOST_INFO = "gpufleet_gpu_info", "gpufleet_host_info"
 
-_JOINED_ELSEWHERE = {
-    "gpu_name",
-    "gpu_pci_address",
-    "mig_profile",
-    "mig_gpu_instance",
-    "mig_compute_instance",
-    "vgpu_type",
-    "vgpu_vm_id",
+_SUBJECT_HEADS = {
+    family: Head.of(family, "gauge", words, unit)
+    for family, words, unit in (
+        (GPU_INFO, "Texts that seldom change of one device; always 1", ""),
+        (HOST_INFO, "Texts that seldom change of the machine; always 1", ""),
+        (ABSENT, "1 for a reading that has no value, with the reason", ""),
+        (MEASURED, "When the newest values of a reader's lane were measured, since 1970", "seconds"),
+    )
 }
+
+JOINED_ELSEWHERE = frozenset(
+    {
+        "gpu_name",
+        "gpu_pci_address",
+        "mig_profile",
+        "mig_gpu_instance",
+        "mig_compute_instance",
+        "vgpu_type",
+        "vgpu_vm_id",
+    }
+)
 """Info texts that every series of a device already carries as labels."""
 
 
@@ -45,30 +56,51 @@ _INSTANCE_LABELS = {
 
 
 class PrometheusExporter:
-    """Renders the page of one machine."""
+    """Renders the page of one machine, once."""
 
     def render(self, snapshot: Snapshot) -> bytes:
         """Return the whole page."""
-        return render_page(snapshot).encode()
+        native = NativePage()
+        at_once(native.update(snapshot))
+        return write_page(native.sections(), Syntax.TEXT)
 
 
-def render_page(snapshot: Snapshot) -> Page:
-    """Write everything the snapshot knows; more families can be added to the page."""
+class NativePage:
+    """The page of one machine, brought up to date again and again: what has not changed is not written anew."""
+
+    def __init__(self) -> None:
+        """Start without series."""
+        self._heads = {**catalogue_heads(), **_SUBJECT_HEADS}
+        self._bases: list[str] = []
+        self._subjects: list[Subject] = []
+        self._families = Families(self._heads, 0)
+        self._rest: list[Section] = []
+
+    def update(self, snapshot: Snapshot) -> Generator[None, None, None]:
+        """Take in everything a snapshot knows, in small steps; the page is whole when they are done."""
+        node = labelled({"node": snapshot.node.name})
+        bases = [f"{node},{labelled(_device_labels(device))}" for device in snapshot.devices]
+        if [*bases, node] != self._bases:
+            self._bases = [*bases, node]
+            self._subjects = [Subject(base, GPU_INFO, JOINED_ELSEWHERE) for base in bases]
+            self._subjects.append(Subject(node, HOST_INFO, frozenset()))
+            self._families = Families(self._heads, len(self._subjects))
+        shown: list[Device | Host] = [*snapshot.devices, snapshot.host]
+        for place, (subject, one) in enumerate(zip(self._subjects, shown, strict=True)):
+            yield
+            self._families.put(place, subject.update(one.readings, one.dimensions, one.sources))
+        yield from self._families.join()
+        self._rest = _of_the_agent(snapshot)
+
+    def sections(self) -> list[Section]:
+        """Return the families."""
+        return [*self._families.sections(), *self._rest]
+
+
+def _of_the_agent(snapshot: Snapshot) -> list[Section]:
+    """Return the families about readers and what the agent can do."""
     page = Page()
     node = {"node": snapshot.node.name}
-    for name, metric in CATALOGUE.items():
-        if metric.kind is not MetricKind.INFO:
-            page.declare(PREFIX + name, "counter" if metric.kind is MetricKind.COUNTER else "gauge", metric.help)
-    page.declare("gpufleet_gpu_info", "gauge", "Texts that seldom change of one device; always 1")
-    page.declare("gpufleet_host_info", "gauge", "Texts that seldom change of the machine; always 1")
-    page.declare("gpufleet_reading_absent", "gauge", "1 for a reading that has no value, with the reason")
-    page.declare(MEASURED, "gauge", "When readings of this reader and lane were measured, since 1970")
-    for device in snapshot.devices:
-        labels = {**node, **_device_labels(device)}
-        _readings(page, labels, device.readings, device.dimensions)
-        page.add("gpufleet_gpu_info", labelled({**labels, **_texts(device.readings)}), 1)
-    _readings(page, node, snapshot.host.readings, snapshot.host.dimensions)
-    page.add("gpufleet_host_info", labelled({**node, **_texts(snapshot.host.readings)}), 1)
     _readers(page, node, snapshot.readers)
     page.declare("gpufleet_capability", "gauge", "1 if this agent can do it here, else 0")
     for name, word in snapshot.capabilities.items():
@@ -79,7 +111,7 @@ def render_page(snapshot: Snapshot) -> Page:
         labelled({**node, "version": snapshot.version, "catalogue": str(snapshot.catalogue)}),
         1,
     )
-    return page
+    return page.sections()
 
 
 def _device_labels(device: Device) -> dict[str, str]:
@@ -105,49 +137,6 @@ def _instance_labels(device: Device) -> dict[str, str]:
     return labels
 
 
-def _readings(
-    page: Page, labels: dict[str, str], readings: Mapping[str, Reading], dimensions: Iterable[DimReading]
-) -> None:
-    base = labelled(labels)
-    measured: dict[tuple[str, Lane], float] = {}
-    for name, reading in readings.items():
-        metric = CATALOGUE[name]
-        if reading.measured_at is not None:
-            measured[reading.reader, metric.lane] = reading.measured_at.timestamp()
-        if reading.value is None:
-            page.add("gpufleet_reading_absent", f'{base},metric="{name}",reason="{reading.absent}"', 1)
-        elif metric.kind is not MetricKind.INFO:
-            _value(page, metric, base, reading.value)
-    for dim in dimensions:
-        metric = CATALOGUE[dim.metric]
-        if dim.value is None:
-            # A dimension can be called `reason` too, so all of them are written `dim_...` here.
-            where = labelled({**labels, **{f"dim_{name}": value for name, value in dim.labels.items()}})
-            page.add("gpufleet_reading_absent", f'{where},metric="{dim.metric}",reason="{dim.absent}"', 1)
-        else:
-            _value(page, metric, f"{base},{labelled(dim.labels)}", dim.value)
-        if dim.measured_at is not None:
-            measured[dim.reader, metric.lane] = dim.measured_at.timestamp()
-    for (reader, lane), at in measured.items():
-        page.add(MEASURED, f"{base},{labelled({'reader': reader, 'lane': lane})}", at)
-
-
-def _value(page: Page, metric: Metric, labels: str, value: Value) -> None:
-    if metric.kind is MetricKind.STATE:
-        for state in metric.states:
-            page.add(PREFIX + metric.name, f'{labels},state="{state}"', int(state == value))
-    elif not isinstance(value, str):
-        page.add(PREFIX + metric.name, labels, value)
-
-
-def _texts(readings: Mapping[str, Reading]) -> dict[str, str]:
-    return {
-        name.removeprefix("gpu_").removeprefix("host_"): str(reading.value)
-        for name, reading in readings.items()
-        if reading.value is not None and CATALOGUE[name].kind is MetricKind.INFO and name not in _JOINED_ELSEWHERE
-    }
-
-
 _READER_FAMILIES = (
     ("gpufleet_reader_success", "1 if the newest pass of this reader's lane gave anything, 0 if it failed"),
     ("gpufleet_reader_partial", "1 if part of the newest pass stayed without values, else 0"),
@@ -162,7 +151,7 @@ _READER_FAMILIES = (
 
 def _readers(page: Page, node: dict[str, str], reports: Iterable[ReaderReport]) -> None:
     for family, words in _READER_FAMILIES:
-        page.declare(family, "gauge", words)
+        page.declare(family, "gauge", words, "seconds")
     for report in reports:
         labels = labelled({**node, "reader": report.reader, "lane": report.lane})
         page.add("gpufleet_reader_interval_seconds", labels, report.interval_seconds)

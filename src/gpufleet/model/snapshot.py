@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.model.event import EventReport
 from gpufleet.model.machine import Machine, PciFunction
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimReading, Reading
 from gpufleet.model.status import ReaderState
 from gpufleet.model.view import Side, ViewKind
@@ -60,6 +61,21 @@ class ProcessReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     readings: dict[str, Reading]
 
 
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """Where readings of one subject are from.
+
+    Attributes:
+        reader, lane: who read them, on which schedule.
+        provenance: who measured.
+        measured_at: when the newest of them were measured; how old they are is judged by it, also once they are stale.
+    """
+
+    reader: str
+    lane: str
+    provenance: Provenance
+    measured_at: dt.datetime
+
+
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One view with its readings.
 
@@ -70,6 +86,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         readings: catalogue name to reading, merged over readers by their precedence.
         dimensions: readings of metrics with dimensions.
         processes: who uses it, or None where no reader lists them, or not lately.
+        sources: where the readings are from, the most trusted reader first.
     """
 
     key: str
@@ -84,19 +101,21 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     readings: dict[str, Reading]
     dimensions: tuple[DimReading, ...] = ()
     processes: tuple[ProcessReport, ...] | None = None
+    sources: tuple[Source, ...] = ()
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The machine's own readings.
 
     Attributes:
-        readings, dimensions: as in `Device`.
+        readings, dimensions, sources: as in `Device`.
         pci: every display and 3D controller on the bus, or None while it was not read.
     """
 
     readings: dict[str, Reading]
     dimensions: tuple[DimReading, ...] = ()
     pci: tuple[PciFunction, ...] | None = None
+    sources: tuple[Source, ...] = ()
 
 
 class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

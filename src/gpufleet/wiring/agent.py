@@ -14,7 +14,7 @@ from gpufleet.agent.agent import Agent
 from gpufleet.agent.keeping import Keeper
 from gpufleet.agent.release import ReleaseFolder
 from gpufleet.config.agent import AgentConfig, parse_listen
-from gpufleet.exporters.agent_stats import AgentPage
+from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.machine import Machine
 from gpufleet.ports import Clock
 from gpufleet.wiring.clock import SystemClock
@@ -86,7 +86,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             machine=Machine(name=name),
             name=config.node,
             clock=clock,
-            render=AgentPage(config.metrics.dialect_names).render,
+            pages=AgentPages(config.metrics.dialect_names),
             delivery=await _delivery(config, name, clock, stack),
             capabilities=capabilities(config.readers, binding=has_binding()),
             keeper=Keeper(folder / "events.json"),

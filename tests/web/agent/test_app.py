@@ -1,12 +1,14 @@
 """The agent's HTTP surface, over a real socket."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
 
+from gpufleet.agent.showing import Form
 from gpufleet.codecs.snapshot_json import decode_snapshot
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.snapshot import Snapshot
@@ -17,9 +19,18 @@ from tests.support.snapshots import example_snapshot
 
 class Prepared:
     def __init__(self) -> None:
-        self.snapshot: Snapshot = example_snapshot()
-        self.metrics_page = b"x 1\n"
+        self.document: Snapshot = example_snapshot()
+        self.asked: list[Form] = []
+        self.text = "x 1\n"
         self.missing: tuple[str, ...] = ()
+
+    async def snapshot(self) -> Snapshot:
+        return self.document
+
+    async def page(self, form: Form) -> bytes:
+        self.asked.append(form)
+        page = f"{self.text}# EOF\n" if form.openmetrics else self.text
+        return gzip.compress(page.encode()) if form.gzip else page.encode()
 
 
 @pytest.fixture
@@ -43,17 +54,41 @@ async def test_metrics_are_the_prepared_bytes(url: str, client: aiohttp.ClientSe
     async with client.get(f"{url}/metrics") as answer:
         assert (answer.status, await answer.read()) == (200, b"x 1\n")
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    prepared.metrics_page = b"x 2\n"
+    prepared.text = "x 2\n"
     async with client.get(f"{url}/metrics?collect[]=all") as answer:
         assert await answer.read() == b"x 2\n"
+
+
+async def test_a_page_is_written_and_packed_as_it_is_asked_for(url: str, prepared: Prepared) -> None:
+    openmetrics = {"Accept": "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"}
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        async with session.get(f"{url}/metrics", headers={**openmetrics, "Accept-Encoding": "gzip"}) as answer:
+            assert gzip.decompress(await answer.read()) == b"x 1\n# EOF\n"
+            assert answer.headers["Content-Encoding"] == "gzip"
+            assert answer.headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+            assert answer.headers["Vary"] == "Accept, Accept-Encoding"
+        async with session.get(f"{url}/metrics", headers={"Accept-Encoding": "gzip;q=0"}) as answer:
+            assert await answer.read() == b"x 1\n"
+            assert "Content-Encoding" not in answer.headers
+            assert answer.headers["Vary"] == "Accept, Accept-Encoding"
+        async with session.head(f"{url}/metrics", headers={**openmetrics, "Accept-Encoding": "identity"}) as answer:
+            assert (answer.headers["Content-Length"], await answer.read()) == (str(len("x 1\n# EOF\n")), b"")
+    assert prepared.asked == [Form(openmetrics=True, gzip=True), Form(), Form(openmetrics=True)]
+
+
+async def test_a_header_on_several_lines_is_one_list(url: str, prepared: Prepared) -> None:
+    headers = [("Accept", "text/plain;q=0.1"), ("Accept", "application/openmetrics-text"), ("Accept-Encoding", "br")]
+    async with aiohttp.ClientSession(auto_decompress=False) as session:
+        await session.get(f"{url}/metrics", headers=headers)
+    assert prepared.asked == [Form(openmetrics=True)]
 
 
 async def test_the_snapshot_is_the_newest(url: str, client: aiohttp.ClientSession, prepared: Prepared) -> None:
     for _ in range(2):
         async with client.get(f"{url}/v1/snapshot") as answer:
             assert answer.headers["Content-Type"] == "application/json"
-            assert decode_snapshot(await answer.read()) == prepared.snapshot
-        prepared.snapshot = example_snapshot()
+            assert decode_snapshot(await answer.read()) == prepared.document
+        prepared.document = example_snapshot()
 
 
 async def test_ready_names_what_is_missing(url: str, client: aiohttp.ClientSession, prepared: Prepared) -> None:
@@ -86,7 +121,7 @@ async def test_only_get_and_head_are_answered(url: str, client: aiohttp.ClientSe
 
 
 async def test_head_has_the_length_and_no_body(url: str, client: aiohttp.ClientSession) -> None:
-    async with client.head(f"{url}/metrics") as answer:
+    async with client.head(f"{url}/metrics", headers={"Accept-Encoding": "identity"}) as answer:
         assert (answer.status, answer.headers["Content-Length"], await answer.read()) == (200, "4", b"")
 
 

@@ -3,13 +3,16 @@
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
+from gpufleet.agent.showing import Form
 from gpufleet.codecs.snapshot_json import encode_snapshot
+from gpufleet.exporters.exposition import Syntax
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.snapshot import Snapshot
+from gpufleet.web.agent.negotiation import accepts_gzip, choose_syntax
 
 log = logging.getLogger(__name__)
 
@@ -19,11 +22,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
-METRICS = b"text/plain; version=0.0.4; charset=utf-8"
 
 INDEX = b"""gpufleet agent
 
-/metrics      Prometheus text
+/metrics      Prometheus text, or OpenMetrics if you ask for it
 /v1/snapshot  everything known of this machine, as JSON
 /healthz      200 while the process lives
 /readyz       200 once every reader has ended its first pass
@@ -37,14 +39,12 @@ OPEN = frozenset({"/healthz", "/readyz"})
 class Prepared(Protocol):
     """What the application serves."""
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """The newest document."""
+    async def snapshot(self) -> Snapshot:
+        """Return the newest document."""
         ...
 
-    @property
-    def metrics_page(self) -> bytes:
-        """The newest page."""
+    async def page(self, form: Form) -> bytes:
+        """Return the newest page."""
         ...
 
     @property
@@ -53,8 +53,16 @@ class Prepared(Protocol):
         ...
 
 
-Answer = tuple[int, bytes, bytes]
-"""Status, content type, body."""
+Headers = list[tuple[bytes, bytes]]
+
+
+class Answer(NamedTuple):
+    """Status, content type, body, and further headers."""
+
+    status: int
+    content_type: bytes
+    body: bytes
+    headers: Headers = []  # noqa: RUF012 - never changed
 
 
 class AgentApp:
@@ -66,10 +74,10 @@ class AgentApp:
         self._token = token
         self._trouble = ""
         self._document: tuple[Snapshot, bytes] | None = None
-        self._routes: dict[str, Callable[[], Answer]] = {
-            "/": lambda: (200, TEXT, INDEX),
-            "/metrics": lambda: (200, METRICS, self._prepared.metrics_page),
-            "/healthz": lambda: (200, TEXT, b"ok\n"),
+        self._routes: dict[str, Callable[[Scope], Awaitable[Answer]]] = {
+            "/": self._index,
+            "/metrics": self._metrics,
+            "/healthz": self._alive,
             "/readyz": self._ready,
             "/v1/snapshot": self._snapshot,
         }
@@ -78,21 +86,25 @@ class AgentApp:
         """Serve one request."""
         if scope["type"] != "http":
             return
-        (status, content_type, body), headers = self._answer(scope)
-        headers += [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        answer = await self._answer(scope)
+        headers = [
+            *answer.headers,
+            (b"content-type", answer.content_type),
+            (b"content-length", str(len(answer.body)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else answer.body})
 
-    def _answer(self, scope: Scope) -> tuple[Answer, list[tuple[bytes, bytes]]]:
+    async def _answer(self, scope: Scope) -> Answer:
         path = scope["path"]
         if scope["method"] not in ("GET", "HEAD"):
-            return _error(405, "only GET and HEAD are answered"), [(b"allow", b"GET, HEAD")]
+            return _error(405, "only GET and HEAD are answered", (b"allow", b"GET, HEAD"))
         if self._token is not None and path not in OPEN:
             refused = self._refusal(self._token, scope)
             if refused is not None:
-                return refused, [(b"www-authenticate", b'Bearer realm="gpufleet"')] if refused[0] == 401 else []
+                return refused
         route = self._routes.get(path)
-        return route() if route else _error(404, "there is nothing at this path"), []
+        return await route(scope) if route else _error(404, "there is nothing at this path")
 
     def _refusal(self, token: Callable[[], str], scope: Scope) -> Answer | None:
         try:
@@ -107,20 +119,39 @@ class AgentApp:
         scheme, _, given = presented[0].partition(b" ") if len(presented) == 1 else (b"", b"", b"")
         if scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), wanted.encode()):
             return None
-        return _error(401, "this agent asks for its token: Authorization: Bearer ...")
+        words = "this agent asks for its token: Authorization: Bearer ..."
+        return _error(401, words, (b"www-authenticate", b'Bearer realm="gpufleet"'))
 
-    def _ready(self) -> Answer:
+    async def _index(self, _: Scope) -> Answer:
+        return Answer(200, TEXT, INDEX)
+
+    async def _alive(self, _: Scope) -> Answer:
+        return Answer(200, TEXT, b"ok\n")
+
+    async def _ready(self, _: Scope) -> Answer:
         missing = self._prepared.missing
         document = {"ready": not missing, "missing": missing}
-        return (503 if missing else 200), JSON, msgspec.json.encode(document)
+        return Answer(503 if missing else 200, JSON, msgspec.json.encode(document))
 
-    def _snapshot(self) -> Answer:
+    async def _metrics(self, scope: Scope) -> Answer:
+        choice = choose_syntax(_header(scope, b"accept"))
+        gzip = accepts_gzip(_header(scope, b"accept-encoding"))
+        page = await self._prepared.page(Form(openmetrics=choice.syntax is Syntax.OPENMETRICS, gzip=gzip))
+        headers = [(b"vary", b"Accept, Accept-Encoding"), *([(b"content-encoding", b"gzip")] if gzip else [])]
+        return Answer(200, choice.content_type.encode(), page, headers)
+
+    async def _snapshot(self, _: Scope) -> Answer:
         # Encoded when somebody asks, once for each document.
-        snapshot = self._prepared.snapshot
+        snapshot = await self._prepared.snapshot()
         if self._document is None or self._document[0] is not snapshot:
             self._document = (snapshot, encode_snapshot(snapshot))
-        return 200, JSON, self._document[1]
+        return Answer(200, JSON, self._document[1])
 
 
-def _error(status: int, detail: str) -> Answer:
-    return status, JSON, msgspec.json.encode({"status": status, "detail": detail})
+def _header(scope: Scope, name: bytes) -> str:
+    """Return a header; several of one name are one list (RFC 9110, section 5.3)."""
+    return ",".join([value.decode("latin-1") for known, value in scope["headers"] if known == name])
+
+
+def _error(status: int, detail: str, *headers: tuple[bytes, bytes]) -> Answer:
+    return Answer(status, JSON, msgspec.json.encode({"status": status, "detail": detail}), list(headers))

@@ -1,0 +1,210 @@
+"""Series of devices and of the machine, whose lines are kept from page to page: only what has changed is written anew.
+
+What has changed is seen by identity: documents of one assembler share what is the same in them (`agent/merging.py`).
+A line whose value is another one keeps what stands before the value.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpufleet.dialects.native import MEASURED, PREFIX
+from gpufleet.exporters.exposition import Head, Section, labelled, line, number
+from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue import CATALOGUE, MetricKind
+from gpufleet.model.reading import DimReading, Reading, Value
+from gpufleet.model.snapshot import Source
+
+ABSENT = "gpufleet_reading_absent"
+
+Lines = dict[str, str]
+"""Family to lines of one subject; empty where it has none any more."""
+
+
+class Families:
+    """What several subjects say, family by family."""
+
+    def __init__(self, heads: Mapping[str, Head], subjects: int) -> None:
+        """Take the families in their order, and how many subjects there are."""
+        self._heads = heads
+        self._parts: dict[str, list[str]] = {family: [""] * subjects for family in heads}
+        self._bodies: dict[str, bytes] = dict.fromkeys(heads, b"")
+        self._stale: set[str] = set()
+
+    def put(self, subject: int, lines: Lines) -> None:
+        """Take lines of one subject in place of those that it had."""
+        for family, text in lines.items():
+            self._parts[family][subject] = text
+        self._stale |= lines.keys()
+
+    def join(self) -> Iterator[None]:
+        """Put the lines of families together that have new ones, in small steps."""
+        while self._stale:
+            family = self._stale.pop()
+            self._bodies[family] = "".join(self._parts[family]).encode()
+            yield
+
+    def sections(self) -> Iterable[Section]:
+        """Return the families."""
+        return [(self._heads[family], body) for family, body in self._bodies.items()]
+
+
+class Subject:
+    """The series of one device, or of the machine itself."""
+
+    def __init__(self, base: str, info: str, texts: frozenset[str]) -> None:
+        """Start with nothing written.
+
+        Args:
+            base: the labels of each of its series, as `labelled` writes them.
+            info: the family whose labels are its texts.
+            texts: info texts that its labels say already.
+        """
+        self._base, self._info, self._texts = base, info, texts
+        self._readings: dict[str, Reading] = {}
+        self._dims: tuple[DimReading, ...] = ()
+        self._dim_lines: list[str] = []
+        self._at: dict[str, list[int]] = {}  # family to where its dimensions stand
+        self._sources: tuple[Source, ...] = ()
+        self._written = False
+
+    def update(self, readings: dict[str, Reading], dims: tuple[DimReading, ...], sources: tuple[Source, ...]) -> Lines:
+        """Return the lines that are not as they were."""
+        fresh: Lines = {}
+        infos = self._update_readings(readings, fresh)
+        self._update_dims(dims, fresh)
+        if infos or not self._written:
+            fresh[self._info] = line(self._info, ",".join(filter(None, (self._base, self._info_labels()))), "1")
+        if ABSENT in fresh:
+            fresh[ABSENT] = self._absences()
+        if sources != self._sources:
+            self._sources = sources
+            fresh[MEASURED] = "".join([_measured(self._base, source) for source in sources])
+        self._written = True
+        return fresh
+
+    def _update_readings(self, readings: dict[str, Reading], fresh: Lines) -> bool:
+        """Write what has changed, ask for the absences by an empty text; return whether an info text has changed."""
+        before, self._readings = self._readings, readings
+        if before is readings:
+            return False
+        infos = False
+        if before.keys() != readings.keys():
+            gone = before.keys() - readings.keys()
+            fresh.update(dict.fromkeys([PREFIX + name for name in gone if not _is_info(name)], ""))
+            fresh[ABSENT] = ""
+            infos = any(map(_is_info, gone))
+        for name, reading in readings.items():
+            known = before.get(name)
+            if known is reading or (known is not None and _says_the_same(known, reading)):
+                continue
+            if reading.value is None or (known is not None and known.value is None):
+                fresh[ABSENT] = ""
+            if _is_info(name):
+                infos = True
+            else:
+                fresh[PREFIX + name] = _lines(name, self._base, reading.value)
+        return infos
+
+    def _update_dims(self, dims: tuple[DimReading, ...], fresh: Lines) -> None:
+        before, self._dims = self._dims, dims
+        if before is dims:
+            return
+        changed = [place for place, (one, other) in enumerate(zip(before, dims, strict=False)) if one is not other]
+        if len(before) != len(dims) or not all(_is_the_same_series(before[place], dims[place]) for place in changed):
+            self._write_dims(fresh)
+            return
+        families: set[str] = set()
+        for place in changed:
+            known, reading = before[place], dims[place]
+            if _says_the_same(known, reading):
+                continue
+            if reading.value is None or known.value is None:
+                fresh[ABSENT] = ""
+            families.add(PREFIX + reading.metric)
+            self._dim_lines[place] = self._dim_line(reading, self._dim_lines[place])
+        for family in families:
+            fresh[family] = "".join([self._dim_lines[place] for place in self._at[family]])
+
+    def _write_dims(self, fresh: Lines) -> None:
+        """Write all of them: other series than before are there."""
+        fresh.update(dict.fromkeys(self._at, ""))
+        fresh[ABSENT] = ""
+        self._at = {}
+        for place, reading in enumerate(self._dims):
+            self._at.setdefault(PREFIX + reading.metric, []).append(place)
+        self._dim_lines = [self._dim_line(reading, "") for reading in self._dims]
+        for family, places in self._at.items():
+            fresh[family] = "".join([self._dim_lines[place] for place in places])
+
+    def _dim_line(self, reading: DimReading, known: str) -> str:
+        """Write a reading; in front of its value stands what stood there in the line as it was known."""
+        value = reading.value
+        if known and CATALOGUE[reading.metric].kind is not MetricKind.STATE and isinstance(value, int | float):
+            return f"{known[: known.rindex(' ')]} {number(value)}\n"
+        return _lines(reading.metric, f"{self._base},{labelled(reading.labels)}", value)
+
+    def _absences(self) -> str:
+        found = [
+            _absence(self._base, name, reading.absent)
+            for name, reading in self._readings.items()
+            if reading.value is None
+        ]
+        for dim in self._dims:
+            if dim.value is None:
+                # A dimension can be called `reason` too, so all of them are written `dim_...` here.
+                where = labelled({f"dim_{name}": value for name, value in dim.labels.items()})
+                found.append(_absence(f"{self._base},{where}", dim.metric, dim.absent))
+        return "".join(found)
+
+    def _info_labels(self) -> str:
+        return labelled(
+            {
+                name.removeprefix("gpu_").removeprefix("host_"): str(reading.value)
+                for name, reading in self._readings.items()
+                if reading.value is not None and _is_info(name) and name not in self._texts
+            }
+        )
+
+
+def _is_info(name: str) -> bool:
+    return CATALOGUE[name].kind is MetricKind.INFO
+
+
+def _says_the_same(one: Reading | DimReading, other: Reading | DimReading) -> bool:
+    """Tell whether both are written alike; 1 and 1.0 are not."""
+    return one.value == other.value and one.absent is other.absent and one.value.__class__ is other.value.__class__
+
+
+def _is_the_same_series(one: DimReading, other: DimReading) -> bool:
+    return one.metric == other.metric and (one.labels is other.labels or one.labels == other.labels)
+
+
+def _lines(name: str, labels: str, value: Value | None) -> str:
+    """Write a reading of a metric: a line, or one for each name of a state; nothing without a value."""
+    metric = CATALOGUE[name]
+    if value is None:
+        return ""
+    if metric.kind is MetricKind.STATE:
+        return "".join(
+            [f'{PREFIX}{name}{{{labels},state="{state}"}} {int(state == value)}\n' for state in metric.states]
+        )
+    return "" if isinstance(value, str) else f"{PREFIX}{name}{{{labels}}} {number(value)}\n"
+
+
+def _absence(where: str, name: str, reason: Reason | None) -> str:
+    return f'{ABSENT}{{{where},metric="{name}",reason="{reason}"}} 1\n'
+
+
+def _measured(base: str, source: Source) -> str:
+    labels = labelled({"reader": source.reader, "lane": source.lane, "provenance": source.provenance})
+    return f"{MEASURED}{{{base},{labels}}} {number(source.measured_at.timestamp())}\n"
+
+
+def catalogue_heads() -> dict[str, Head]:
+    """Return the families of every metric that has series, in the catalogue's order."""
+    return {
+        PREFIX + name: Head.of(
+            PREFIX + name, "counter" if metric.kind is MetricKind.COUNTER else "gauge", metric.help, metric.unit
+        )
+        for name, metric in CATALOGUE.items()
+        if metric.kind is not MetricKind.INFO
+    }

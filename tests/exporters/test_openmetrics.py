@@ -1,0 +1,74 @@
+"""The same page in OpenMetrics: strict parsers take it, and read what stands on the page in the text format."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.agent.stats import AgentStats, LaneStats, QueueStats, SendStats
+from gpufleet.exporters.agent_page import WRITERS
+from gpufleet.exporters.exposition import Page, Syntax, labelled
+from gpufleet.model.catalogue import CATALOGUE, MetricKind
+from tests.support.golden import check_golden
+from tests.support.openmetrics import check_by_promtool, openmetrics_series, text_series
+from tests.support.pages import agent_page
+from tests.support.snapshots import example_snapshot
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pages() -> tuple[bytes, bytes]:
+    """Return the page of an agent with every family, in OpenMetrics and as text."""
+    stats = AgentStats(
+        started_at=1_767_225_600_000_000_000,
+        lanes={("host", "fast"): LaneStats(passes=3, failures=1)},
+        send=SendStats(batches=5, acknowledged=4, last_success=1_767_225_601_500_000_000),
+        queue=QueueStats(records=1, bytes=700),
+    )
+    dialects = ("gpufleet", "dcgm-exporter", *WRITERS)
+    openmetrics = agent_page(example_snapshot(), stats, dialects, openmetrics=True)
+    return openmetrics, agent_page(example_snapshot(), stats, dialects)
+
+
+def test_the_page_is_the_golden_one() -> None:
+    check_golden(GOLDEN / "metrics.om.txt", pages()[0])
+
+
+def test_a_strict_parser_reads_what_the_text_page_says() -> None:
+    openmetrics, text = pages()
+    assert openmetrics_series(openmetrics) == text_series(text)
+
+
+@pytest.mark.system
+def test_prometheus_itself_reads_it(peer: Callable[[str], Path], tmp_path: Path) -> None:
+    check_by_promtool(peer("promtool"), pages()[0], tmp_path)
+
+
+def test_counters_units_and_other_names() -> None:
+    lines = pages()[0].decode().splitlines()
+    assert "# TYPE gpufleet_gpu_energy_joules counter" in lines
+    assert "# UNIT gpufleet_gpu_energy_joules joules" in lines
+    assert "# UNIT gpufleet_gpu_power_watts watts" in lines
+    assert "# UNIT gpufleet_measured_timestamp_seconds seconds" in lines
+    # dcgm-exporter's counters have no `_total`: dashboards look for the name that there is.
+    assert "# TYPE DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION unknown" in lines
+    assert any(line.startswith("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{") for line in lines)
+
+
+def test_no_two_families_have_one_name_without_total() -> None:
+    names = [
+        name.removesuffix("_total") if metric.kind is MetricKind.COUNTER else name for name, metric in CATALOGUE.items()
+    ]
+    assert len(names) == len(set(names))
+
+
+@given(st.text(max_size=40), st.text(max_size=40), st.sampled_from([0, 1.5, float("inf"), 2**63]))
+def test_any_text_whatever_can_be_a_label_and_a_help(value: str, words: str, number: float) -> None:
+    page = Page()
+    page.declare("x_bytes_total", "counter", f"words {words}".encode("utf-8", "replace").decode(), "bytes")
+    page.add("x_bytes_total", labelled({"label": value, "other": "y"}), number)
+    found = openmetrics_series(page.encode(Syntax.OPENMETRICS))
+    label = value.encode("utf-8", "replace").decode()
+    assert found == {("x_bytes_total", frozenset({("label", label), ("other", "y")})): number}

@@ -1,0 +1,104 @@
+"""What a header asks for, and what it gets."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.exporters.exposition import Syntax
+from gpufleet.web.agent.negotiation import accepts_gzip, choose_syntax
+
+TEXT, OPENMETRICS = Syntax.TEXT, Syntax.OPENMETRICS
+
+PROMETHEUS_2 = (
+    "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+PROMETHEUS_3 = (
+    "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+    "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2"
+)
+
+
+@pytest.mark.parametrize(
+    ("accept", "syntax"),
+    [
+        ("", TEXT),
+        ("*/*", TEXT),
+        ("text/*", TEXT),
+        ("application/*", OPENMETRICS),
+        ("application/openmetrics-text", OPENMETRICS),
+        ('APPLICATION/OpenMetrics-Text; Version="1.0.0"', OPENMETRICS),
+        (PROMETHEUS_2, OPENMETRICS),
+        (PROMETHEUS_3, OPENMETRICS),
+        ("text/plain;version=0.0.4,application/openmetrics-text;version=1.0.0", TEXT),
+        ("application/openmetrics-text;q=0.3,text/plain;q=0.5", TEXT),
+        ("application/openmetrics-text;q=0.5,text/plain;q=0.3", OPENMETRICS),
+        ("application/openmetrics-text;q=0,*/*", TEXT),
+        ("text/plain;q=0,*/*;q=0.1", OPENMETRICS),
+        ("text/plain;q=0", TEXT),
+        ("*/*,text/plain;q=0.1,application/openmetrics-text;q=0.2", OPENMETRICS),
+        ("application/openmetrics-text;version=2.0.0", TEXT),
+        ("application/openmetrics-text;version=0.0.1", TEXT),
+        ("application/openmetrics-text;version=0.0.1,*/*;q=0.5", TEXT),
+        ("text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8", TEXT),
+        ("application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited,*/*;q=0.1", TEXT),
+        ("application/openmetrics-text;q=nan,text/plain;q=0.1", TEXT),
+        ("application/openmetrics-text;q=7,text/plain;q=0.1", TEXT),
+        ("application/openmetrics-text;q=-1,text/plain;q=0.1", TEXT),
+        (";;,,;q=,=", TEXT),
+    ],
+)
+def test_who_asks_gets_the_syntax_that_he_likes_best(accept: str, syntax: Syntax) -> None:
+    choice = choose_syntax(accept)
+    assert choice.syntax is syntax
+    assert choice.content_type.startswith(syntax.value)
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        (PROMETHEUS_2, OPENMETRICS.value),
+        (PROMETHEUS_3, f"{OPENMETRICS.value}; escaping=allow-utf-8"),
+        ("text/plain;version=0.0.4;escaping=underscores", f"{TEXT.value}; escaping=underscores"),
+        ("text/plain;escaping=values", f"{TEXT.value}; escaping=values"),
+        ("text/plain;escaping=dots", TEXT.value),
+        ("text/plain;escaping=x\r\ny: z", TEXT.value),
+        ("application/openmetrics-text;escaping=values;q=0.1,text/plain", TEXT.value),
+    ],
+)
+def test_an_escaping_is_named_where_it_is_asked_for_and_true(accept: str, content_type: str) -> None:
+    assert choose_syntax(accept).content_type == content_type
+
+
+@pytest.mark.parametrize(
+    ("accept_encoding", "gzip"),
+    [
+        ("", False),
+        ("gzip", True),
+        ("GZIP", True),
+        ("x-gzip", True),
+        ("gzip, deflate, br", True),
+        ("deflate, br, zstd", False),
+        ("*", True),
+        ("identity", False),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, *", False),
+        ("*;q=0", False),
+        ("gzip;q=0.5, identity", False),
+        ("gzip;q=0.5, identity;q=0.5", True),
+        ("identity;q=0.5, *;q=0.1", False),
+        ("gzip;q=x", False),
+        ("gzip;q=1.001", False),
+    ],
+)
+def test_a_page_is_packed_for_those_who_can_unpack_it(accept_encoding: str, gzip: bool) -> None:
+    assert accepts_gzip(accept_encoding) is gzip
+
+
+@given(st.text(max_size=200))
+def test_whatever_is_asked_for_there_is_an_answer(header: str) -> None:
+    choice = choose_syntax(header)
+    assert choice.content_type.startswith(choice.syntax.value)
+    assert choice.content_type.isprintable()
+    accepts_gzip(header)
