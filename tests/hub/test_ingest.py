@@ -8,7 +8,14 @@ import pytest
 
 from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.counters import Counters
-from gpufleet.hub.ingest import SMALL_BYTES, EpochConflictError, ForeignClusterError, Ingest, Standing
+from gpufleet.hub.ingest import (
+    SMALL_BYTES,
+    EpochConflictError,
+    ForeignClusterError,
+    Ingest,
+    Standing,
+    TooManySendersError,
+)
 from gpufleet.hub.ledger import MAX_RANGES, Ledger
 from gpufleet.hub.wal import Wal
 from gpufleet.model.errors import SpoolError, WireError
@@ -185,3 +192,16 @@ async def test_a_large_batch_is_taken_like_any_other(make: Callable[..., Ingest]
     ingest = make()
     taken = await asyncio.gather(*(ingest.take(large, NOW) for _ in range(3)))
     assert sorted(one.status for one in taken) == ["accepted", "duplicate", "duplicate"]
+
+
+async def test_senders_beyond_the_bound_are_refused_and_known_ones_are_not(
+    make: Callable[..., Ingest],
+) -> None:
+    ingest = make(Ledger({}, max_senders=3))
+    bodies = [body(1, NOW, sender=f"node-{number}") for number in range(50)]
+    answers = await asyncio.gather(*(ingest.take(one, NOW) for one in bodies), return_exceptions=True)
+    refused = [one for one in answers if isinstance(one, TooManySendersError)]
+    assert len(refused) == 47  # however many come at once
+    assert {one.field for one in refused} == {"sender"}
+    known = next(number for number, one in enumerate(answers) if not isinstance(one, BaseException))
+    assert (await ingest.take(body(2, NOW, sender=f"node-{known}"), NOW)).status is Standing.ACCEPTED

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from gpufleet.codecs.batch import CONTENT_TYPE
-from gpufleet.config.hub import FlushConfig, HubConfig
+from gpufleet.config.hub import FlushConfig, HubConfig, IngestConfig
 from gpufleet.config.tls import TlsConfig
 from gpufleet.hub.credentials import LOOK_SECONDS
 from gpufleet.model.access import Role, Token
@@ -135,13 +135,16 @@ def exchange(
 
 
 @contextlib.asynccontextmanager
-async def guarded(folder: Path, tls: TlsConfig | None = None) -> AsyncIterator[Guarded]:
+async def guarded(
+    folder: Path, tls: TlsConfig | None = None, ingest: IngestConfig | None = None
+) -> AsyncIterator[Guarded]:
     """Run one; the tokens of every role are made before it starts."""
     config = HubConfig(
         listen="127.0.0.1:0",
         state=str(folder),
         auth="tokens",
         tls=tls or TlsConfig(),
+        ingest=ingest or IngestConfig(),
         flush=FlushConfig(interval_seconds=0.1),
     )
     config.folder.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,12 @@
 """A sender posts for its own cluster, and does nothing else."""
 
+from pathlib import Path
+
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, pack
+from gpufleet.config.hub import IngestConfig
 from gpufleet.model.access import Role
 from tests.fakes.batches import body
-from tests.security.guarded import Guarded
+from tests.security.guarded import Guarded, guarded
 from tests.web.hub.site import now
 
 
@@ -70,3 +73,20 @@ async def test_a_bundle_opens_no_other_cluster(site: Guarded) -> None:
     assert answers[0]["detail"].replace("theirs", "nobody") == answers[2]["detail"]  # whether it exists is not told
     nobody = await site.ask("/v1/batches", None, "POST", headers=headers, body=bundle)
     assert (nobody.status, nobody.error) == (401, "no_token")
+
+
+async def test_a_token_cannot_make_senders_or_epochs_without_end(tmp_path: Path) -> None:
+    async with guarded(tmp_path, ingest=IngestConfig(max_senders=3)) as site:
+        _, theirs = await site.make(Role.SENDER, cluster="theirs")
+        admin, hostile = site.secrets[Role.ADMIN], site.secrets[Role.SENDER]
+        assert (await site.ask("/v1/clusters/theirs", admin, "PUT", {})).status == 201
+        names = [await site.post(body(1, now(), sender=f"made-up-{number}"), hostile) for number in range(9)]
+        assert [one.status for one in names] == [200] * 3 + [403] * 6
+        assert (names[-1].error, names[-1].document["field"]) == ("too_many_senders", "sender")
+        epochs = [await site.post(body(1, now(), sender="made-up-0", epoch=f"{n:032x}"), hostile) for n in range(20)]
+        assert [one.status for one in epochs].count(200) == 9
+        assert (epochs[-1].error, epochs[-1].document["field"]) == ("too_many_senders", "epoch")
+        assert (await site.post(body(2, now(), sender="made-up-0"), hostile)).status == 200  # who is known goes on
+        assert (await site.post(body(1, now(), cluster="theirs", sender="made-up-4"), theirs)).status == 200
+        page = (await site.ask("/metrics", site.secrets[Role.OPERATOR])).body.decode()
+        assert 'gpufleet_hub_rejected_batches_total{reason="too_many_senders"} 17\n' in page

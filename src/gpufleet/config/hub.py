@@ -27,12 +27,14 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         max_pending_bytes: bodies that are being received or made durable; beyond it, 503.
         body_timeout_seconds: a body that takes longer to arrive is answered 408.
         wal_max_bytes: what may wait on disk for the store; beyond it, 503.
+        max_senders: a cluster may have so many senders, and four times as many epochs of them; beyond it, 403.
     """
 
     max_body_bytes: Bytes = 8 << 20
     max_pending_bytes: Bytes = 128 << 20
     body_timeout_seconds: Seconds = 30.0
     wal_max_bytes: Bytes = 4 << 30
+    max_senders: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 10_000
 
     def __post_init__(self) -> None:
         """Refuse bounds that would refuse every batch."""

@@ -34,6 +34,18 @@ class EpochConflictError(GpufleetError):
     """Another machine counts under the batch's epoch: it is not held, and cannot be until it comes under another."""
 
 
+class TooManySendersError(GpufleetError):
+    """The batch would begin a sender or an epoch more than its cluster may have.
+
+    Attributes:
+        field: which of the two.
+    """
+
+    def __init__(self, field: str, words: str) -> None:
+        super().__init__(words)
+        self.field = field
+
+
 class Standing(enum.StrEnum):
     """What became of a batch that may be acknowledged."""
 
@@ -73,6 +85,7 @@ class Ingest:
         self._counters = counters
         self._conflicts = conflicts
         self._accepted = accepted
+        self._coming: dict[str, set[SequenceKey]] = {}  # runs of which nothing is held yet, by cluster
         self._in_flight: dict[tuple[SequenceKey, int], tuple[asyncio.Task[None], int]] = {}
 
     async def take(self, body: bytes, received_at: int, bound_to: str | None = None, *, relayed: bool = False) -> Taken:
@@ -85,6 +98,7 @@ class Ingest:
             WireError: if the body is not a batch; its subclasses say when it is of another version or too large.
             OtherClusterError: if its cluster is not the one that its sender is bound to.
             ForeignClusterError: if its cluster is not served here.
+            TooManySendersError: if its cluster has no room for another sender, or another epoch.
             EpochConflictError: if its epoch is another machine's too; its sender must take a new one.
             SpoolError: if it cannot be made durable now; it must be sent again.
         """
@@ -94,6 +108,7 @@ class Ingest:
         if batch.cluster not in self._clusters:
             raise ForeignClusterError(f"cluster {batch.cluster!r} is not served here: register it")
         key = key_of(batch)
+        self._check_room(key)
         if self._ledger.has(key, batch.seq, digest):
             return self._duplicate(batch.seq)
         words = self._ledger.contradiction(key, batch)
@@ -117,9 +132,19 @@ class Ingest:
             )
         )
         self._in_flight[key, batch.seq] = (append, digest)
+        if not self._ledger.knows(key):
+            self._coming.setdefault(key.cluster, set()).add(key)
         await asyncio.shield(append)
         self._counters.accepted += 1
         return Taken(Standing.ACCEPTED, batch.seq)
+
+    def _check_room(self, key: SequenceKey) -> None:
+        coming = self._coming.get(key.cluster, set())
+        if key in coming or self._ledger.knows(key):
+            return
+        field, words = self._ledger.refusal(key, len(coming))
+        if field:
+            raise TooManySendersError(field, words)
 
     async def _read_beside(self, body: bytes) -> tuple[WireBatch, int]:
         return await asyncio.get_running_loop().run_in_executor(self._decoding, _read, body)
@@ -132,6 +157,7 @@ class Ingest:
                 self._accepted(word)
         finally:
             del self._in_flight[key, word.batch.seq]
+            self._coming.get(key.cluster, set()).discard(key)
 
     def _conflict(self, batch: WireBatch, words: str, at: int) -> EpochConflictError:
         self._conflicts.note(batch, words, at)

@@ -2,10 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 
+from gpufleet.hub.crowd import Crowd
 from gpufleet.hub.intervals import Intervals
 from gpufleet.hub.run import Run
 from gpufleet.model.ledger import Held, Ranges, SequenceKey
 from gpufleet.model.wire import WireBatch
+
+MAX_SENDERS = 10_000
+"""Senders that one cluster may have, unless configured; a sender takes about 3 kB of memory, an epoch more 2 kB."""
 
 MAX_RANGES = 4096
 """Ranges that one run of sequence numbers may fall into; a sender with more holes is not counting."""
@@ -19,8 +23,12 @@ def key_of(batch: WireBatch) -> SequenceKey:
 class Ledger:
     """Runs of sequence numbers by sender and epoch. Lives on one thread."""
 
-    def __init__(self, held: Mapping[SequenceKey, Held]) -> None:
-        self._runs = {key: Run(one) for key, one in held.items()}
+    def __init__(self, held: Mapping[SequenceKey, Held], *, max_senders: int = MAX_SENDERS) -> None:
+        """Take what is held already, and how many senders one cluster may have."""
+        self._runs: dict[SequenceKey, Run] = {}
+        self._crowd = Crowd(max_senders)
+        for key, one in held.items():
+            self.replace(key, Run(one))
         self._given_up: set[SequenceKey] = set()
 
     def holds(self, key: SequenceKey, seq: int) -> bool:
@@ -48,7 +56,8 @@ class Ledger:
         """Remember a batch; `received_at` by the hub's clock, nanoseconds since 1970."""
         run = self._runs.get(key)
         if run is None:
-            run = self._runs[key] = Run()
+            run = Run()
+            self.replace(key, run)
         run.hold(batch, digest, received_at)
 
     def run(self, key: SequenceKey) -> Run:
@@ -58,7 +67,16 @@ class Ledger:
 
     def replace(self, key: SequenceKey, run: Run) -> None:
         """Put a run in the place of what is known of it."""
+        if key not in self._runs:
+            self._crowd.add(key)
         self._runs[key] = run
+
+    def refusal(self, key: SequenceKey, coming: int) -> tuple[str, str]:
+        """Return the field and the words for which a run that is not known cannot be held; both empty where it can.
+
+        `coming` others of its cluster are on their way to be held.
+        """
+        return self._crowd.refusal(key, coming)
 
     def give_up(self, key: SequenceKey) -> None:
         """Take nothing more under an epoch."""

@@ -255,7 +255,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
     stack.callback(store.close)
     store.migrate()
     counters = Counters()
-    ledger = Ledger(registry.sequences())
+    ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)
     senders = {(one.cluster, one.sender): one for one in registry.senders()}
     replay(wal, ledger, senders)
     writer = Writer(

@@ -54,7 +54,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
     host, port = parse_listen(config.listen)
     async with contextlib.AsyncExitStack() as stack:
         decoding = stack.enter_context(ThreadPoolExecutor(1, "relay-decoder"))
-        ledger = Ledger({})
+        ledger = Ledger({}, max_senders=config.ingest.max_senders)
         wal = await asyncio.to_thread(_open, config, ledger, stack)
         counters = Counters()
         conflicts = Conflicts()

@@ -3,6 +3,7 @@
     200 {"status": "accepted" | "duplicate", "seq"}    durable: the sender may forget it
     400 bad_batch, bad_version    the body is not a batch, `field` names where
     403 foreign_cluster           its cluster is not served here
+    403 too_many_senders          its cluster has no room for another sender, or another epoch
     403 other_cluster             its cluster is not the one that the token is bound to
     409 epoch_conflict            two machines count under its epoch: post it again under a new one
     405, 408 slow_body, 413 too_large, 415 bad_content_type
@@ -16,7 +17,14 @@ import asyncio
 from gpufleet.codecs.batch import CONTENT_TYPE, weigh
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BodyAnswer, BundleAnswer, unpack
 from gpufleet.hub.counters import Counters
-from gpufleet.hub.ingest import EpochConflictError, ForeignClusterError, Ingest, OtherClusterError, Taken
+from gpufleet.hub.ingest import (
+    EpochConflictError,
+    ForeignClusterError,
+    Ingest,
+    OtherClusterError,
+    Taken,
+    TooManySendersError,
+)
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.pressure import Pressure
 from gpufleet.model.answer import ErrorAnswer
@@ -169,6 +177,8 @@ class BatchEndpoint:
             raise _RefusedError(403, "other_cluster", str(error), "cluster") from error
         except ForeignClusterError as error:
             raise _RefusedError(403, "foreign_cluster", str(error), "cluster") from error
+        except TooManySendersError as error:
+            raise _RefusedError(403, "too_many_senders", str(error), error.field) from error
         except EpochConflictError as error:
             raise _RefusedError(409, "epoch_conflict", str(error), "epoch") from error
         except SpoolError as error:

@@ -1,0 +1,40 @@
+"""How many senders and epochs each cluster has, and how many it may have.
+
+Every one is kept for good, in memory and in the registry: no token may make them without end.
+"""
+
+from gpufleet.model.ledger import SequenceKey
+
+EPOCHS_A_SENDER = 4
+"""On average, over the senders that a cluster may have: a wiped spool, a full disk, a copied image each begin one."""
+
+
+class Crowd:
+    """Senders and epochs that are known, by cluster."""
+
+    def __init__(self, max_senders: int) -> None:
+        """Take how many senders one cluster may have."""
+        self._max_senders = max_senders
+        self._senders: dict[str, set[str]] = {}
+        self._epochs: dict[str, int] = {}
+
+    def add(self, key: SequenceKey) -> None:
+        """Count a run of numbers that is new."""
+        self._senders.setdefault(key.cluster, set()).add(key.sender)
+        self._epochs[key.cluster] = self._epochs.get(key.cluster, 0) + 1
+
+    def refusal(self, key: SequenceKey, coming: int) -> tuple[str, str]:
+        """Return the field and the words for which a run that is new cannot be taken; both empty where it can.
+
+        `coming` runs of the cluster are on their way to be added; each may be another sender.
+        """
+        senders = self._senders.get(key.cluster, set())
+        if key.sender not in senders and len(senders) + coming >= self._max_senders:
+            words = f"cluster {key.cluster!r} has {len(senders)} senders of the {self._max_senders} that it may have"
+            return "sender", f"{words} (ingest.max_senders)"
+        epochs = self._epochs.get(key.cluster, 0)
+        most = EPOCHS_A_SENDER * self._max_senders
+        if epochs + coming >= most:
+            words = f"the senders of cluster {key.cluster!r} have begun {epochs} epochs of the {most} that they may"
+            return "epoch", f"{words} ({EPOCHS_A_SENDER} times ingest.max_senders)"
+        return "", ""
