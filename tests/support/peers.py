@@ -27,6 +27,10 @@ PROGRAMS = {
     "sshd": ("openssh-server", "usr/sbin/sshd"),
     "busybox": ("busybox-static", "bin/busybox"),
     "nss_wrapper": ("libnss-wrapper", "usr/lib/*/libnss_wrapper.so"),
+    # a virtual machine (tests/vm): what runs it, its kernel, and what is in it
+    "qemu-system-x86_64": ("qemu-system-x86", "usr/bin/qemu-system-x86_64"),
+    "vmlinuz": ("linux-image-cloud-amd64", "boot/vmlinuz-*-cloud-amd64"),
+    "dropbear": ("dropbear-bin", "usr/sbin/dropbear"),
 }
 COMPANIONS = {
     # package: what its programs need that a small system lacks, unpacked into the same folder
@@ -44,8 +48,36 @@ COMPANIONS = {
         "libkrb5-3",
         *("libcom-err2", "libsystemd0", "libk5crypto3", "libkrb5support0", "libkeyutils1", "libssl3", "libcrypt1"),
     ),
+    "qemu-system-x86": (
+        *("qemu-system-common", "qemu-system-data", "seabios", "ipxe-qemu", "libfdt1", "libcapstone4", "libvdeplug2"),
+        *("libnl-3-200", "libnl-route-3-200", "libaio1", "libbrlapi0.8", "libibverbs1", "libslirp0", "libexecs0"),
+        *(
+            "libspice-server1",
+            "libfuse3-3",
+            "libsndio7.0",
+            "libopus0",
+            "libdaxctl1",
+            "libusb-1.0-0",
+            "libusbredirparser1",
+        ),
+        *("liburing2", "libcacard0", "libndctl6", "librdmacm1", "libgstreamer-plugins-base1.0-0", "libpmem1"),
+        *("libepoxy0", "liborc-0.4-0", "libwrap0"),
+    ),
+    "dropbear-bin": (
+        *("busybox-static", "qemu-guest-agent", "libc6", "libglib2.0-0", "libpcre2-8-0", "libudev1", "liburing2"),
+        *("libnuma1", "libcrypt1", "libtomcrypt1", "libtommath1", "libgmp10", "zlib1g", "python3.11-minimal"),
+        *("libpython3.11-minimal", "libpython3.11-stdlib", "libssl3", "libexpat1", "libgcc-s1", "libffi8"),
+        *("libbz2-1.0", "liblzma5", "libuuid1"),
+    ),
     "systemd": ("libsystemd-shared", "libapparmor1", "libkmod2", "libseccomp2", "libssl3"),
 }
+
+
+UNPACKED = frozenset({"dropbear"})
+"""Programs that are never taken from this machine: what is beside them in their package is needed too."""
+
+NEWEST = frozenset({"linux-image-cloud-amd64"})
+"""Packages that are empty but for the name of the newest of their kind, which is unpacked in their place."""
 
 
 def find(program: str) -> Path | None:
@@ -54,7 +86,7 @@ def find(program: str) -> Path | None:
     for place in (inside, f"usr/{inside}"):  # newer packages have nothing in /bin
         for unpacked in (CACHE / "peers" / package).glob(place):
             return unpacked
-    installed = shutil.which(program)
+    installed = None if program in UNPACKED else shutil.which(program)
     return Path(installed) if installed else None
 
 
@@ -103,6 +135,8 @@ def fetch() -> list[str]:
 
 def _unpack(package: str, options: list[str], archives: Path, target: Path) -> str:
     """Fetch one package and unpack it; return what went wrong, or an empty text."""
+    if package in NEWEST:
+        package = _newest(package, options)
     error = _run(["apt-get", *options, "-qq", "download", package], cwd=archives)
     debs = sorted(archives.glob(f"{package}_*.deb"))
     if error or not debs:
@@ -112,6 +146,13 @@ def _unpack(package: str, options: list[str], archives: Path, target: Path) -> s
         return f"{package}: {error}"
     debs[-1].unlink()
     return ""
+
+
+def _newest(package: str, options: list[str]) -> str:
+    """Return the package that an empty one stands for: the first that it depends on."""
+    done = subprocess.run(["apt-cache", *options, "depends", package], capture_output=True, text=True, check=False)
+    needs = (line.split() for line in done.stdout.splitlines())
+    return next((words[1] for words in needs if len(words) == 2 and words[0] == "Depends:"), package)
 
 
 def _run(command: list[str], cwd: Path) -> str:

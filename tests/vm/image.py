@@ -1,0 +1,153 @@
+"""What a guest boots from: archives for the kernel to unpack into its memory (cpio, `newc`), one behind the other.
+
+The first holds packages and modules and is made once; the second holds what is this guest's own.
+"""
+
+import hashlib
+import importlib.util
+import marshal
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from tests.support import peers
+
+ROOT = Path(__file__).resolve().parents[2]
+GUEST = Path(__file__).parent / "guest"
+MODULES = (
+    *("virtio_ring", "virtio", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "failover"),
+    *("net_failover", "virtio_net", "virtio_console", "virtio-rng", "vsock", "vmw_vsock_virtio_transport_common"),
+    *("vmw_vsock_virtio_transport", "vsock_loopback"),
+)
+"""In the order in which they are loaded."""
+
+UNUSED = (
+    *("usr/share", "usr/lib/systemd", "lib/systemd", "lib/udev", "etc", "usr/lib/python3.11/test"),
+    *("usr/lib/python3.11/lib2to3", "usr/lib/python3.11/pydoc_data", "usr/lib/python3.11/unittest"),
+    *("usr/lib/python3.11/ensurepip", "usr/lib/python3.11/idlelib", "usr/lib/python3.11/sqlite3"),
+    *("usr/lib/x86_64-linux-gnu/gconv", "usr/lib/x86_64-linux-gnu/gio", "usr/lib/x86_64-linux-gnu/engines-3"),
+)
+"""Of the packages."""
+
+CODE = ("gpufleet/__init__.py", "gpufleet/_version.py", "gpufleet/ports.py")
+ROOMS = ("model", "codecs/dcgm_wire", "channels/stream", "readers/dcgm", "simulate/dcgm", "config", "wiring/clock.py")
+SITE = "usr/lib/python3/dist-packages"
+_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)
+"""Of a compiled module: it is taken without a look at its source (PEP 552)."""
+
+SAME_PYTHON = sys.version_info[:2] == (3, 11)
+"""Whether compiled modules of this Python run in the guest's."""
+
+
+class Entry:
+    """One file, folder or link of an archive."""
+
+    def __init__(self, name: str, mode: int, content: bytes = b"") -> None:
+        self.name, self.mode, self.content = name, mode, content
+
+
+def archive(entries: Iterable[Entry]) -> bytes:
+    """Write an archive; folders come before what is in them."""
+    found = bytearray()
+    for number, entry in enumerate((*entries, Entry("TRAILER!!!", 0)), start=1):
+        name = entry.name.encode() + b"\0"
+        numbers = (number, entry.mode, 0, 0, 1, 0, len(entry.content), 0, 0, 0, 0, len(name), 0)
+        found += b"070701" + b"".join(b"%08X" % one for one in numbers) + name
+        found += bytes(-len(found) % 4) + entry.content
+        found += bytes(-len(found) % 4)
+    return bytes(found)
+
+
+def base() -> Path:
+    """Return the archive of packages and modules, made if it is not here."""
+    kernel, shell = peers.find("vmlinuz"), peers.find("dropbear")
+    assert kernel is not None
+    assert shell is not None
+    packages = shell.parents[2]
+    versions = sorted(path.name for path in (packages / "usr/share/doc").iterdir())
+    key = repr((kernel.name, versions, MODULES, UNUSED, Path(__file__).read_bytes()))
+    made = peers.CACHE / "vm" / f"base-{hashlib.sha256(key.encode()).hexdigest()[:16]}.cpio"
+    if not made.exists():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        partial = made.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(archive((*_packages(packages), *_modules(kernel))))
+        partial.rename(made)
+    return made
+
+
+def _packages(folder: Path) -> Iterator[Entry]:
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if name.startswith(tuple(f"{one}/" for one in UNUSED)) or name in UNUSED:
+            continue
+        yield _entry(path, name)
+        if path.suffix == ".py" and not path.is_symlink() and "__pycache__" not in name:
+            yield from _compiled(name, path.read_bytes())
+
+
+def _compiled(name: str, source: bytes) -> Iterator[Entry]:
+    """Compile a module for the guest, where that would take most of the time of its start."""
+    if not SAME_PYTHON:
+        return
+    try:
+        code = importlib.util.cache_from_source(name), compile(source, f"/{name}", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):  # a test of the compiler's own
+        return
+    yield Entry(Path(code[0]).parent.as_posix(), stat.S_IFDIR | 0o755)
+    content = importlib.util.MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code[1])
+    yield Entry(code[0], stat.S_IFREG | 0o644, content)
+
+
+def _modules(kernel: Path) -> Iterator[Entry]:
+    yield Entry("modules", stat.S_IFDIR | 0o755)
+    for module in MODULES:
+        (path,) = (kernel.parents[1] / "lib/modules").rglob(f"{module}.ko")
+        yield _entry(path, f"modules/{module}.ko")
+    yield Entry("modules/order", stat.S_IFREG | 0o644, "".join(f"{one}\n" for one in MODULES).encode())
+
+
+def own(files: Mapping[str, tuple[int, bytes]]) -> bytes:
+    """Return the archive of one guest: our code, the guest's programs, and these files (name to mode and content)."""
+    return archive((*_code(), *_programs(), *_files(files)))
+
+
+def _programs() -> Iterator[Entry]:
+    yield Entry("opt", stat.S_IFDIR | 0o755)
+    yield Entry("init", stat.S_IFREG | 0o755, (GUEST / "init").read_bytes())
+    yield from _files({"etc/services": (0o755, (GUEST / "services").read_bytes())})
+    for program in GUEST.glob("*.py"):
+        yield Entry(f"opt/{program.name}", stat.S_IFREG | 0o644, program.read_bytes())
+
+
+def _code() -> Iterator[Entry]:
+    source = ROOT / "src"
+    paths = [source / name for name in CODE if (source / name).exists()]
+    for room in ROOMS:
+        path = source / "gpufleet" / room
+        paths += [path] if path.is_file() else path.rglob("*.py")
+        paths += [above / "__init__.py" for above in (path, *path.parents) if above.is_relative_to(source / "gpufleet")]
+    files = {path.relative_to(source).as_posix(): path for path in paths if path.exists()}
+    msgspec = importlib.util.find_spec("msgspec")
+    if SAME_PYTHON and msgspec is not None and msgspec.origin is not None:
+        folder = Path(msgspec.origin).parent
+        files |= {f"msgspec/{path.name}": path for path in folder.iterdir() if path.suffix in (".py", ".so")}
+    yield from _files({f"{SITE}/{name}": (0o644, path.read_bytes()) for name, path in files.items()})
+
+
+def _files(files: Mapping[str, tuple[int, bytes]]) -> Iterator[Entry]:
+    folders = {parent.as_posix() for name in files for parent in Path(name).parents} - {"."}
+    for folder in sorted(folders):
+        yield Entry(folder, stat.S_IFDIR | (0o700 if folder.startswith("root") else 0o755))
+    for name, (mode, content) in sorted(files.items()):
+        yield Entry(name, stat.S_IFREG | mode, content)
+        if name.startswith("usr/lib/python3") and name.endswith(".py"):
+            yield from _compiled(name, content)
+
+
+def _entry(path: Path, name: str) -> Entry:
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return Entry(name, status.st_mode, str(path.readlink()).encode())
+    return Entry(name, status.st_mode, path.read_bytes() if stat.S_ISREG(status.st_mode) else b"")

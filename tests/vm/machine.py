@@ -1,0 +1,217 @@
+"""A real virtual machine under QEMU, emulated (TCG): nothing of it needs rights or this machine's network.
+
+It boots in seconds and offers what a tenant's guest can: SSH, the QEMU guest agent, vsock through the hypervisor's
+socket; in it run dropbear, qemu-ga, the simulated host engine (vsock port 5555), a page of metrics (vsock port 9400)
+and a stand-in nvidia-smi.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+import asyncssh
+
+from gpufleet.channels.guest_shell.words import script
+from tests.fakes.nvidia_smi.standin import scenario_of_capture
+from tests.support import peers
+from tests.support.processes import free_port
+from tests.support.waiting import wait_until
+from tests.vm import image
+
+ENGINE_PORT, PAGE_PORT = 5555, 9400
+BOOT_SECONDS = 90
+MEMORY = "384M"
+STAND_IN = Path(__file__).parents[1] / "fakes" / "nvidia_smi" / "program.py"
+SMI = ("capture-h200__590.48.01.txt", "load")
+"""What the stand-in nvidia-smi prints: a capture, and which of its groups."""
+
+PAGE = Path(__file__).parents[1] / "data" / "exposition" / "dcgm-exporter-l40s-vm.txt"
+
+
+class VirtualMachine:
+    """One machine. Use as a context; `stop` and `start` in between are a reboot.
+
+    Attributes:
+        name: its host name.
+        folder: of everything it writes.
+        vsock: Unix socket of the hypervisor for its vsock ports (`CONNECT port`).
+        agent: Unix socket of its QEMU guest agent.
+        ssh_port: of 127.0.0.1, for its SSH.
+        host_key: that its SSH shows, as `kind base64`.
+        key_file: private key that logs in as root.
+        files: name to mode and content of what the next boot finds in it.
+    """
+
+    def __init__(
+        self, name: str = "guest-a", *, cid: int = 42, gpus: int = 2, at: "VirtualMachine | None" = None
+    ) -> None:
+        """Prepare it.
+
+        Args:
+            name: its host name.
+            cid: its vsock id.
+            gpus: how many its host engine has.
+            at: take this machine's addresses, and who may log in there; it must not run any more.
+        """
+        self.name = name
+        self._own_folder = at is None
+        self.folder: Path = Path(tempfile.mkdtemp(prefix="gpufleet-vm-")) if at is None else at.folder
+        self.vsock, self.agent = self.folder / "vsock", self.folder / "agent"
+        self.ssh_port: int = free_port() if at is None else at.ssh_port
+        self.key_file = self.folder / "key"
+        self._cid = cid
+        if at is None:
+            asyncssh.generate_private_key("ssh-ed25519").write_private_key(self.key_file)
+        login = asyncssh.read_private_key(self.key_file).export_public_key()
+        self.files: dict[str, tuple[int, bytes]] = {
+            "etc/passwd": (0o644, b"root:x:0:0:root:/root:/bin/sh\n"),
+            "etc/group": (0o644, b"root:x:0:\n"),
+            "etc/shells": (0o644, b"/bin/sh\n"),
+            "etc/hostname": (0o644, name.encode()),
+            "etc/cid": (0o644, str(cid).encode()),
+            "etc/gpus": (0o644, str(gpus).encode()),
+            "etc/page": (0o644, PAGE.read_bytes()),
+            "root/.ssh/authorized_keys": (0o600, login),
+            "usr/local/libexec/gpufleet-guest": (0o755, script().encode()),
+            "usr/local/bin/nvidia-smi": (0o755, b"#!/usr/bin/python3.11 -IS\n" + STAND_IN.read_bytes()),
+            "usr/local/bin/scenario.json": (0o644, json.dumps({**scenario_of_capture(*SMI), "faults": {}}).encode()),
+        }
+        self.new_host_key()
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._control: socket.socket | None = None
+
+    def new_host_key(self) -> None:
+        """Have another host key from the next boot on."""
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        self.files["etc/ssh_host_key"] = (0o600, key.export_private_key("openssh"))
+        self.host_key = " ".join(key.export_public_key().decode().split()[:2])
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        if self._own_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Boot, until everything in it listens."""
+        kernel, qemu = peers.find("vmlinuz"), peers.find("qemu-system-x86_64")
+        assert kernel is not None
+        assert qemu is not None
+        for left in ("vsock", "agent", "control", "qmp", "vhost", "console"):
+            (self.folder / left).unlink(missing_ok=True)
+        initrd = self.folder / "initrd"
+        initrd.write_bytes(image.base().read_bytes() + image.own(self.files))
+        self._run([sys.executable, "-m", "tests.vm.vhost", str(self.folder / "vhost"), str(self.vsock), str(self._cid)])
+        wait_until((self.folder / "vhost").exists, what=f"the vsock device, which says {self.log()!r}")
+        self._run([str(qemu), *self._arguments(kernel, initrd)], environment(qemu))
+        wait_until(self._is_up, seconds=BOOT_SECONDS, what=f"{self.name} to boot; log:\n{self.log()}")
+        self._control = _connect(self.folder / "control")
+
+    def stop(self) -> None:
+        """Cut the power."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        while self._processes:
+            process = self._processes.pop()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Run a shell command in the guest, as root; return its exit code and what it printed."""
+        assert self._control is not None
+        self._control.settimeout(60)
+        self._control.sendall(command.encode() + b"\n")
+        with self._control.makefile("rb") as answer:
+            code, size = answer.readline().split()
+            return int(code), answer.read(int(size)).decode()
+
+    def freeze(self) -> None:
+        """Stop its processors: it answers nothing, and nothing says so."""
+        self._monitor("stop")
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._monitor("cont")
+
+    def log(self) -> str:
+        """What machine and console said."""
+        parts = (self.folder / name for name in ("console", "log"))
+        return "".join(part.read_text(errors="replace") for part in parts if part.exists())[-4000:]
+
+    def _is_up(self) -> bool:
+        assert all(process.poll() is None for process in self._processes), f"{self.name} ended:\n{self.log()}"
+        console = self.folder / "console"
+        return console.exists() and b"READY" in console.read_bytes()
+
+    def _run(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._processes.append(
+                subprocess.Popen(
+                    command, cwd=image.ROOT, env=environment, stdout=log, stderr=log, start_new_session=True
+                )
+            )
+
+    def _monitor(self, command: str) -> dict[str, Any]:
+        with _connect(self.folder / "qmp") as monitor, monitor.makefile("rw") as lines:
+            json.loads(lines.readline())
+            answer: dict[str, Any] = {}
+            for one in ("qmp_capabilities", command):
+                lines.write(json.dumps({"execute": one}) + "\n")
+                lines.flush()
+                while "return" not in (answer := json.loads(lines.readline())):
+                    assert "error" not in answer, answer
+        return answer
+
+    def _arguments(self, kernel: Path, initrd: Path) -> list[str]:
+        def channel(name: str, id_: str) -> list[str]:
+            path = f"socket,id={id_},path={self.folder / id_},server=on,wait=off"
+            return ["-chardev", path, "-device", f"virtserialport,chardev={id_},name={name}"]
+
+        share = Path(str(peers.find("qemu-system-x86_64"))).parents[1] / "share"
+        return [
+            *("-L", str(share / "qemu"), "-L", str(share / "seabios")),
+            *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
+            *("-machine", "q35,accel=tcg,memory-backend=memory", "-cpu", "max", "-smp", "1", "-m", MEMORY),
+            *("-object", f"memory-backend-memfd,id=memory,size={MEMORY},share=on"),
+            *("-kernel", str(kernel), "-initrd", str(initrd), "-append", "console=ttyS0 quiet panic=-1"),
+            *("-chardev", f"file,id=console,path={self.folder / 'console'}", "-serial", "chardev:console"),
+            *("-netdev", f"user,id=net,restrict=on,hostfwd=tcp:127.0.0.1:{self.ssh_port}-10.0.2.15:22"),
+            *("-device", "virtio-net-pci,netdev=net,romfile=", "-device", "virtio-rng-pci"),
+            *("-device", "virtio-serial-pci"),
+            *channel("org.qemu.guest_agent.0", "agent"),
+            *channel("gpufleet.test.0", "control"),
+            *("-chardev", f"socket,id=qmp,path={self.folder / 'qmp'},server=on,wait=off"),
+            *("-mon", "chardev=qmp,mode=control"),
+            *("-chardev", f"socket,id=vhost,path={self.folder / 'vhost'}"),
+            *("-device", "vhost-user-vsock-pci,chardev=vhost"),
+        ]
+
+
+def environment(qemu: Path) -> dict[str, str]:
+    """Return the variables with which QEMU finds its libraries and modules where it was unpacked."""
+    libraries = qemu.parents[1] / "lib" / "x86_64-linux-gnu"
+    found = peers.environment("qemu-system-x86_64")
+    if found:
+        found["LD_LIBRARY_PATH"] += f":{libraries / 'pulseaudio'}"
+        found["QEMU_MODULE_DIR"] = str(libraries / "qemu")
+    return {**os.environ, **found}
+
+
+def _connect(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(20)
+    sock.connect(str(path))
+    return sock

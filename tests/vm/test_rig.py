@@ -1,0 +1,41 @@
+"""What the machine itself offers: an agent over virtio-serial, and the hybrid protocol's refusals."""
+
+import contextlib
+import json
+import socket
+
+import pytest
+
+from tests.vm.machine import VirtualMachine
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+
+def test_the_guest_agent_answers(vm: VirtualMachine) -> None:
+    with socket.socket(socket.AF_UNIX) as sock, sock.makefile("rb") as lines:
+        sock.settimeout(60)
+        sock.connect(str(vm.agent))
+        sock.sendall(b'\xff{"execute":"guest-sync-delimited","arguments":{"id":5}}\n')
+        while b"\xff" not in (line := lines.readline()) or b"error" in line:
+            assert line  # what an earlier client left, and that 0xFF itself is no JSON
+        assert json.loads(line.rpartition(b"\xff")[2]) == {"return": 5}
+        sock.sendall(b'{"execute":"guest-info"}\n')
+        offered = {
+            one["name"] for one in json.loads(lines.readline())["return"]["supported_commands"] if one["enabled"]
+        }
+    assert {"guest-exec", "guest-exec-status", "guest-file-open", "guest-file-read"} <= offered
+
+
+@pytest.mark.parametrize("hello", [b"HELLO 5555\n", b"CONNECT x\n", b"CONNECT 5555 now\n", b"x" * 40])
+def test_what_is_no_hello_is_hung_up_on(hello: bytes, vm: VirtualMachine) -> None:
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(60)
+        sock.connect(str(vm.vsock))
+        sock.sendall(hello)
+        with contextlib.suppress(ConnectionResetError):  # with the rest of what was said unread
+            assert sock.recv(1) == b""
+
+
+def test_the_guest_has_its_own_commands(vm: VirtualMachine) -> None:
+    assert vm.run("hostname; false") == (1, f"{vm.name}\n")
+    assert vm.run("nvidia-smi -L")[1].startswith("GPU 0: NVIDIA H200")
