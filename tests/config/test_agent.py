@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.config.agent import ENV_PREFIX, AgentConfig, default_state, parse_listen
+from gpufleet.config.agent import ENV_PREFIX, AgentConfig, DcgmConfig, default_state, parse_listen
 from gpufleet.config.load import ImpossibleValueError, leaves, load, resolve
 from gpufleet.config.toml import render_toml
 from gpufleet.model.errors import ConfigError
@@ -128,3 +128,27 @@ def test_the_example_in_the_documentation_is_right_and_shows_every_key(tmp_path:
     file.write_text(example)
     resolved = resolve(AgentConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={})
     assert set(resolved.origins) == {key for key, _ in leaves(AgentConfig)}
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["unix:///run/dcgm.sock", "tcp://127.0.0.1:5555", "tcp://[::1]:5555", "tcp://localhost:5555", "vsock://1:5555"],
+)
+def test_an_engine_of_this_host_is_taken(address: str) -> None:
+    assert DcgmConfig(address=address).address == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "tcp://10.0.0.7:5555",
+        "tcp://gpu-17:5555",
+        "vsock://42:5555",
+        "hybrid-vsock:///run/vm.sock:5555",
+        "tcp://127.evil:1",
+        "",
+    ],
+)
+def test_an_engine_of_another_machine_is_not_this_hosts(address: str) -> None:
+    with pytest.raises(ImpossibleValueError, match="no engine of this host"):
+        DcgmConfig(address=address)

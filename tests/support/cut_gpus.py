@@ -21,9 +21,9 @@ def vgpu(number: int, parent: int = 1) -> View:
     )
 
 
-def cut_world() -> World:
-    """GPU 0 with MIG devices 9 and 10, GPU 1 with vGPU instances 3 and 20, listed in another order than their own."""
-    world = World({"nvml": (Lane.STATIC, Lane.SLOW, Lane.FAST)})
+def cut_world(**others: tuple[Lane, ...]) -> World:
+    """GPU 0 with MIG devices 9 and 10, GPU 1 with vGPU instances 3 and 20, not in their order; other readers' lanes."""
+    world = World({"nvml": (Lane.STATIC, Lane.SLOW, Lane.FAST), **others})
     world.passed("nvml", Lane.FAST, *fast_samples(world))
     world.passed("nvml", Lane.SLOW, _sample(world, Lane.SLOW, vgpu(20), vgpu_license_state="unlicensed_restricted"))
     world.passed("nvml", Lane.STATIC, _sample(world, Lane.STATIC, gpu(0), gpu_name="NVIDIA H200"))

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
-from gpufleet.channels.ssh.login import SshTarget
 from gpufleet.channels.ssh.pins import GivenPin
 from gpufleet.channels.ssh.shell import SshShell
+from gpufleet.channels.ssh.target import SshTarget
 from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError
 from gpufleet.ports import ExecResult, FetchPlan

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.config.agent import NvidiaSmiConfig, NvmlConfig, Readers
+from gpufleet.config.agent import DcgmConfig, NvidiaSmiConfig, NvmlConfig, Readers
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.readers import READERS, capabilities, chosen, has_binding, make_readers
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
@@ -48,4 +48,10 @@ def test_both_read_where_both_should(command: str) -> None:
     config = Readers(nvidia_smi=NvidiaSmiConfig(use="always", command=command))
     made = {reader.name: seconds for reader, seconds in make_readers(config, SystemClock())}
     assert made == {"host": 20.0, "nvml": 20.0, "nvidia_smi": 30.0, "kmsg": 20.0}
-    assert made.keys() == READERS.keys() - {"netdata"}  # that one is named by its address only
+    assert made.keys() == READERS.keys() - {"dcgm", "netdata"}  # those are named by their addresses only
+
+
+def test_an_engine_of_this_host_reads_where_it_is_named() -> None:
+    config = Readers(nvml=NvmlConfig(enabled=False), dcgm=DcgmConfig(address="unix:///run/nvidia-dcgm.socket"))
+    assert chosen(config, binding=True) == ("host", "kmsg", "dcgm")
+    assert [reader.name for reader, _ in make_readers(config, SystemClock())] == ["host", "kmsg", "dcgm"]

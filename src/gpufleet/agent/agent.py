@@ -22,6 +22,7 @@ from gpufleet.agent.showing import Form, Pages, Showing
 from gpufleet.agent.state import State
 from gpufleet.agent.stats import AgentStats, LaneStats
 from gpufleet.agent.timeline import Timeline, status_before
+from gpufleet.agent.unnamed import without_unnamed
 from gpufleet.model.absence import Absent
 from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
@@ -160,6 +161,7 @@ class Agent:
 
     def _take(self, outcome: Outcome) -> None:
         """Take what a reader's pass came to; its events are the timeline's."""
+        outcome = without_unnamed(outcome, self._state)
         self._take_in(self._timeline.take(self._holding.take(outcome, self._state), self._state))
         self._told.set()
 

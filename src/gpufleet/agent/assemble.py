@@ -158,7 +158,12 @@ def _without_doubles(devices: Sequence[Device]) -> list[Device]:
         for device in devices
         if device.kind is ViewKind.GPU
     )
-    return [device for device in devices if device.key not in doubles]
+    # A GPU whose MIG devices are known by name has no others: what has none is one of those.
+    cut = {device.parent for device in devices if device.kind is ViewKind.MIG and device.uuid is not None}
+    unnamed = {
+        device.key for device in devices if device.kind is ViewKind.MIG and device.uuid is None and device.parent in cut
+    }
+    return [device for device in devices if device.key not in doubles and device.key not in unnamed]
 
 
 def _view(kept: Mapping[ReaderLane, Kept]) -> View:

@@ -20,6 +20,11 @@ Seconds = Annotated[float, msgspec.Meta(ge=1, le=86_400)]
 Timeout = Annotated[float, msgspec.Meta(ge=0.1, le=600)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
+_OWN_ENGINE = re.compile(
+    r"unix:///\S{1,100}|(?:tcp://(?:127(?:\.[0-9]{1,3}){3}|localhost|\[::1\])|vsock://1):[0-9]{1,5}", re.ASCII
+)
+"""Addresses at which only an engine of this host answers: vsock id 1 is the machine itself (vsock(7))."""
+
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
@@ -104,6 +109,29 @@ class NetdataConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             check_http_root("url", self.url)
 
 
+class DcgmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The reader that asks this host's own DCGM host engine, beside NVML or in its place.
+
+    Attributes:
+        address: of the engine, such as `unix:///run/nvidia-dcgm.socket`; None means that it is not read.
+        profiling: make the engine sample activity; another profiler on this host may want the counters for itself.
+        timeout_seconds: a pass that takes longer is given up.
+    """
+
+    address: str | None = None
+    profiling: bool = True
+    timeout_seconds: Timeout = 20.0
+
+    def __post_init__(self) -> None:
+        """Refuse an engine of another machine: its GPUs would be told of as this host's."""
+        if self.address is not None and not _OWN_ENGINE.fullmatch(self.address):
+            words = (
+                f"{self.address!r} is no engine of this host: write unix:///PATH, tcp://127.0.0.1:PORT, "
+                "tcp://[::1]:PORT or vsock://1:PORT; a virtual machine's engine belongs into [[guests]]"
+            )
+            raise ImpossibleValueError("address", words)
+
+
 class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The readers, by name."""
 
@@ -111,6 +139,7 @@ class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nvml: NvmlConfig = NvmlConfig()
     nvidia_smi: NvidiaSmiConfig = NvidiaSmiConfig()
     kmsg: KmsgConfig = KmsgConfig()
+    dcgm: DcgmConfig = DcgmConfig()
     netdata: NetdataConfig = NetdataConfig()
 
 

@@ -40,11 +40,20 @@ def _netdata(config: Readers, clock: Clock) -> Reader:
     return NetdataReader(config.netdata.url, clock, timeout_seconds=config.netdata.timeout_seconds)
 
 
+def _dcgm(config: Readers, clock: Clock) -> Reader:
+    from gpufleet.channels.stream.address import dialer_of  # only loaded where it reads
+    from gpufleet.readers.dcgm.reader import DcgmReader
+
+    assert config.dcgm.address is not None
+    return DcgmReader(dialer_of(config.dcgm.address), clock, profiling=config.dcgm.profiling)
+
+
 READERS: dict[str, Callable[[Readers, Clock], Reader]] = {
     "host": _host,
     "nvml": _nvml,
     "nvidia_smi": _nvidia_smi,
     "kmsg": _kmsg,
+    "dcgm": _dcgm,
     "netdata": _netdata,
 }
 """Name, as in the configuration, to how it is made for this machine."""
@@ -52,8 +61,8 @@ READERS: dict[str, Callable[[Readers, Clock], Reader]] = {
 READ_TWICE = frozenset({"host"})
 """Readers with shares of time, which one look at the machine cannot tell."""
 
-HOLDERS = frozenset({"nvml", "nvidia_smi"})
-"""Readers that hold devices, and let go of them when an operator asks."""
+HOLDERS = frozenset({"nvml", "nvidia_smi", "dcgm"})
+"""Readers that hold devices, or make an engine use them, and let go of them when an operator asks."""
 
 
 def make_readers(config: Readers, clock: Clock) -> list[tuple[Reader, float]]:
@@ -75,6 +84,7 @@ def chosen(config: Readers, *, binding: bool) -> tuple[str, ...]:
         "nvml": config.nvml.enabled and not instead,
         "nvidia_smi": config.nvidia_smi.use == "always" or instead,
         "kmsg": config.kmsg.enabled,
+        "dcgm": config.dcgm.address is not None,
         "netdata": config.netdata.url is not None,
     }
     return tuple(name for name in READERS if wanted[name])
