@@ -25,6 +25,7 @@ from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.pressure import Pressure
 from gpufleet.hub.quarantine import Quarantine
+from gpufleet.hub.unpacked import Unpacked
 from gpufleet.hub.wal import Wal
 from gpufleet.hub.writer import Writer
 from gpufleet.registry.sql import SqlRegistry
@@ -59,12 +60,14 @@ class Hub:
         self.registry.register_clusters(["local"], clock.now_ns())
         self.store = ClickHouseStore.open(f"chdb://{folder}/store")
         self.store.migrate()
+        unpacked = Unpacked()
         self.writer = Writer(
             wal=self.wal.epoch,
             store=self.store,
             registry=self.registry,
             quarantine=Quarantine(folder / "quarantine"),
             counters=self.counters,
+            unpacked=unpacked,
         )
         self.endpoint = BatchEndpoint(
             listening=Listening(clock),
@@ -75,6 +78,7 @@ class Hub:
                 counters=self.counters,
                 decoding=decoding,
                 conflicts=Conflicts(),
+                unpacked=unpacked,
             ),
             pressure=Pressure(64 * MIB),
             counters=self.counters,

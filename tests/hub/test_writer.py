@@ -10,6 +10,7 @@ from gpufleet.hub.counters import Counters
 from gpufleet.hub.digests import digest_of
 from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.quarantine import Quarantine
+from gpufleet.hub.unpacked import Unpacked
 from gpufleet.hub.wal import WalRecord
 from gpufleet.hub.writer import ISOLATE_AFTER, STUCK_AFTER, Writer
 from gpufleet.model.errors import RegistryError, StoreError, UnstorableError
@@ -34,7 +35,7 @@ class Hub:
         self.registry = SqlRegistry.open(f"sqlite:///{folder / 'registry.sqlite'}")
         self.start()
 
-    def start(self) -> None:
+    def start(self, unpacked: Unpacked | None = None) -> None:
         self.registry.close()
         self.registry = SqlRegistry.open(f"sqlite:///{self.folder / 'registry.sqlite'}")
         self.registry.migrate()
@@ -45,6 +46,7 @@ class Hub:
             registry=self.registry,
             quarantine=Quarantine(self.folder / "quarantine"),
             counters=self.counters,
+            unpacked=unpacked,
         )
 
     @property
@@ -83,6 +85,17 @@ def test_a_flush_writes_and_remembers(hub: Hub) -> None:
     assert sender.heard.heartbeat is not None
     assert hub.counters.flushed_batches == 3
     assert hub.counters.flushed_rows == 9
+
+
+def test_what_was_unpacked_when_it_was_taken_is_written(hub: Hub) -> None:
+    unpacked = Unpacked()
+    hub.start(unpacked)
+    given = records(1, 2)
+    unpacked.keep(1, decode(given[0].body), digest_of(given[0].body), 1)
+    cut = msgspec.structs.replace(given[0], body=b"of no use")  # only what is not at hand is unpacked
+    assert hub.writer.flush([cut, given[1]]) == [1, 2]
+    assert hub.store.seqs == [1, 2]
+    assert Ledger(hub.registry.sequences()).has(KEY, 1, digest_of(given[0].body))
 
 
 def test_a_sender_s_newest_word_is_told_by_its_numbers_and_not_by_the_hub_s_clock(hub: Hub) -> None:

@@ -13,6 +13,7 @@ from gpufleet.hub.counters import Counters
 from gpufleet.hub.digests import digest_of
 from gpufleet.hub.ledger import Ledger, key_of
 from gpufleet.hub.liveness.senders import Word
+from gpufleet.hub.unpacked import Unpacked
 from gpufleet.hub.wal import Wal
 from gpufleet.model.errors import GpufleetError, WireError
 from gpufleet.model.ledger import SequenceKey
@@ -64,7 +65,8 @@ class Ingest:
     """Takes batches. Lives on the event loop; at most one copy of a batch is on its way to the disk.
 
     `decoding` has one thread: two large batches are never unpacked at once. `accepted` is told of each batch once it
-    is durable. `conflicts` remembers whose epoch another one counts under.
+    is durable. `conflicts` remembers whose epoch another one counts under. `unpacked` is handed the small batches, for
+    who writes them to the store.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Ingest:
         decoding: Executor,
         conflicts: Conflicts,
         accepted: Callable[[Word], None] | None = None,
+        unpacked: Unpacked | None = None,
     ) -> None:
         self._wal = wal
         self._decoding = decoding
@@ -86,6 +89,7 @@ class Ingest:
         self._conflicts = conflicts
         self._accepted = accepted
         self._coming: dict[str, set[SequenceKey]] = {}  # runs of which nothing is held yet, by cluster
+        self._unpacked = unpacked
         self._in_flight: dict[tuple[SequenceKey, int], tuple[asyncio.Task[None], int]] = {}
 
     async def take(self, body: bytes, received_at: int, bound_to: str | None = None, *, relayed: bool = False) -> Taken:
@@ -102,7 +106,8 @@ class Ingest:
             EpochConflictError: if its epoch is another machine's too; its sender must take a new one.
             SpoolError: if it cannot be made durable now; it must be sent again.
         """
-        batch, digest = _read(body) if weigh(body) <= SMALL_BYTES else await self._read_beside(body)
+        weight = weigh(body)
+        batch, digest = _read(body) if weight <= SMALL_BYTES else await self._read_beside(body)
         if bound_to is not None and batch.cluster != bound_to:
             raise OtherClusterError(f"the token posts for cluster {bound_to!r}, and the batch is of {batch.cluster!r}")
         if batch.cluster not in self._clusters:
@@ -123,14 +128,8 @@ class Ingest:
         if self._ledger.is_full(key, batch.seq):
             raise WireError("seq", f"{batch.seq} opens one hole too many in epoch {batch.epoch}: start a new epoch")
         # A task of its own: a client that goes away must not leave the ledger and the disk in disagreement.
-        append = asyncio.create_task(
-            self._append(
-                key,
-                Word(batch=batch, received_at=received_at, known_epoch=self._ledger.knows(key), relayed=relayed),
-                body,
-                digest,
-            )
-        )
+        word = Word(batch=batch, received_at=received_at, known_epoch=self._ledger.knows(key), relayed=relayed)
+        append = asyncio.create_task(self._append(key, word, body, digest, weight))
         self._in_flight[key, batch.seq] = (append, digest)
         if not self._ledger.knows(key):
             self._coming.setdefault(key.cluster, set()).add(key)
@@ -149,10 +148,12 @@ class Ingest:
     async def _read_beside(self, body: bytes) -> tuple[WireBatch, int]:
         return await asyncio.get_running_loop().run_in_executor(self._decoding, _read, body)
 
-    async def _append(self, key: SequenceKey, word: Word, body: bytes, digest: int) -> None:
+    async def _append(self, key: SequenceKey, word: Word, body: bytes, digest: int, weight: int) -> None:
         try:
-            await self._wal.append(word.received_at, body)
+            number = await self._wal.append(word.received_at, body)
             self._ledger.hold(key, word.batch, digest, word.received_at)
+            if self._unpacked is not None and weight <= SMALL_BYTES:
+                self._unpacked.keep(number, word.batch, digest, weight)
             if self._accepted is not None:
                 self._accepted(word)
         finally:

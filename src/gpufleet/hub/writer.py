@@ -24,6 +24,7 @@ from gpufleet.hub.normalise import normalise
 from gpufleet.hub.order import STEP_NS
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.run import Run
+from gpufleet.hub.unpacked import Unpacked
 from gpufleet.hub.wal import WalRecord
 from gpufleet.model.errors import RegistryError, UnstorableError
 from gpufleet.model.ledger import FlushIntent, Heard, SenderState, SequenceKey
@@ -53,6 +54,7 @@ class Item(msgspec.Struct, frozen=True):
     """One record, ready to be written; `rows` of samples, and about as many `cells` as it takes memory."""
 
     record: WalRecord
+    digest: int
     key: SequenceKey
     accepted: Accepted
     rows: int
@@ -70,12 +72,15 @@ class Writer:
         registry: Registry,
         quarantine: Quarantine,
         counters: Counters,
+        unpacked: Unpacked | None = None,
         max_cells: int = MAX_CELLS,
     ) -> None:
+        """Take what it writes to; `unpacked` has some of the batches that it will be given records of."""
         self._wal = wal
         # A log or registry restored from an older copy counts again from where it was, and the store remembers.
         self._run = secrets.token_hex(8)
         self._max_cells = max_cells
+        self._unpacked = unpacked or Unpacked()
         self._store = store
         self._registry = registry
         self._quarantine = quarantine
@@ -131,13 +136,13 @@ class Writer:
             if cells > self._max_cells and repeated is None:
                 break
             try:
-                batch = decode(record.body)
+                batch, digest = self._unpacked.take(record.seq) or (decode(record.body), digest_of(record.body))
                 key = key_of(batch)
                 if self._flushed.holds(key, batch.seq) or (key, batch.seq) in seen:
                     done.append(record.seq)  # the log kept it twice, or it was written just before a crash
                     continue
                 ids = repeated or self._match(batch, self._spoken_at(record, key, batch))
-                items.append(self._item(record, key, batch, ids))
+                items.append(self._item(record, digest, key, batch, ids))
                 cells += items[-1].cells
                 seen.add((key, batch.seq))
             except RegistryError:
@@ -158,7 +163,7 @@ class Writer:
     def _match(self, batch: WireBatch, at: int) -> tuple[str, ...]:
         return tuple(self._registry.match(batch.cluster, batch.sender, machine, at).id for machine in batch.machines)
 
-    def _item(self, record: WalRecord, key: SequenceKey, batch: WireBatch, ids: tuple[str, ...]) -> Item:
+    def _item(self, record: WalRecord, digest: int, key: SequenceKey, batch: WireBatch, ids: tuple[str, ...]) -> Item:
         normalised = normalise(batch, record.received_at)
         if self._failures == 0:  # counted once however often it is tried
             for name, count in normalised.unknown_metrics.items():
@@ -170,7 +175,7 @@ class Writer:
         clean = normalised.batch
         rows = sum(len(block.machine) for block in clean.samples) + sum(len(block.machine) for block in clean.dims)
         accepted = Accepted(received_at=record.received_at, reported_at=0, machine_ids=ids, batch=clean)
-        return Item(record, key, accepted, rows, _cells(clean))
+        return Item(record, digest, key, accepted, rows, _cells(clean))
 
     def _remember(self, items: Sequence[Item]) -> FlushIntent:
         """Make durable what is about to be written."""
@@ -247,7 +252,7 @@ class Writer:
         reported_at = run.order.place(batch.seq, least if is_new else None)
         if is_new:
             words[who] = heard(before, batch, received_at=received_at, reported_at=reported_at)
-        run.hold(batch, digest_of(item.record.body), received_at)
+        run.hold(batch, item.digest, received_at)
         return msgspec.structs.replace(item.accepted, reported_at=reported_at)
 
     def _isolate(self, items: Sequence[Item]) -> list[int]:

@@ -14,6 +14,16 @@ from gpufleet.model.ledger import MachineMark, MachineMatch
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import to_datetime
 from gpufleet.registry import tables
+from gpufleet.registry.bulk import Row, replace, run
+
+_COLUMNS = ("id", "cluster", "sender", "known", "first_seen", "last_seen")
+
+_HEARD = (
+    tables.MACHINES.update()
+    .where(tables.MACHINES.c.id == sa.bindparam("which"))
+    .values(last_seen=sa.bindparam("last_seen"))
+)
+"""What is written of a machine of which nothing is new but that it was heard of."""
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -43,6 +53,7 @@ class Machines:
         self._by_words: dict[tuple[str, str, Machine], str] = {}
         self._conflicts: dict[str, dict[Conflict, int]] = {}
         self._changed: dict[str, None] = {}
+        self._heard: dict[str, None] = {}
         self._new_conflicts: list[Conflict] = []
 
     def load(self, connection: sa.Connection) -> None:
@@ -63,7 +74,7 @@ class Machines:
         if known_id is not None and self._rows[known_id].said == machine:
             row = self._rows[known_id]  # the same words as last time, nothing else said under this id since
             row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
-            self._changed[known_id] = None
+            self._heard[known_id] = None
             return MachineMatch(known_id, self._conflict_words(known_id))
         decision = decide(self._candidates(cluster, machine), machine, at)
         row = self._settle(decision, cluster, sender, machine, at)
@@ -124,7 +135,9 @@ class Machines:
         self.record(id)
         table = tables.MACHINES
         if connection.execute(table.update().where(table.c.id == id).values(retired_at=at)).rowcount != 1:
-            connection.execute(table.insert(), [{**_values(self._rows[id]), "retired_at": at}])  # matched just now
+            connection.execute(
+                table.insert(), [{**dict(zip(_COLUMNS, _values(self._rows[id]), strict=True)), "retired_at": at}]
+            )  # matched just now
 
     def retired(self, id: str, at: int) -> None:  # noqa: A002
         """Remember what `retire` kept."""
@@ -134,19 +147,10 @@ class Machines:
         """Write what changed, inside the caller's transaction; call `saved` after it was committed."""
         rows = [self._rows[machine] for machine in self._changed]
         if rows:
-            ids = [row.known.id for row in rows]
-            existing = _existing(connection, ids)
-            inserts = [_values(row) for row in rows if row.known.id not in existing]
-            updates = [_values(row) for row in rows if row.known.id in existing]
-            if inserts:
-                connection.execute(tables.MACHINES.insert(), inserts)
-            if updates:
-                update = tables.MACHINES.update().where(tables.MACHINES.c.id == sa.bindparam("which"))
-                connection.execute(
-                    update.values({name: sa.bindparam(name) for name in ("sender", "known", "last_seen")}),
-                    [{**values, "which": values["id"]} for values in updates],
-                )
+            replace(connection, tables.MACHINES, _COLUMNS, [_values(row) for row in rows])
             _save_evidence(connection, rows)
+        heard = [(self._rows[id].known.last_seen, id) for id in self._heard if id not in self._changed]  # noqa: A001
+        run(connection, _HEARD, ("last_seen", "which"), heard)
         for conflict in self._new_conflicts:
             since = self._conflicts[conflict.machine][conflict]
             connection.execute(tables.CONFLICTS.insert().values(**msgspec.structs.asdict(conflict), since=since))
@@ -154,6 +158,7 @@ class Machines:
     def saved(self) -> None:
         """Forget what was to be written."""
         self._changed.clear()
+        self._heard.clear()
         self._new_conflicts.clear()
 
     def _candidates(self, cluster: str, machine: Machine) -> list[Known]:
@@ -243,23 +248,10 @@ def _evidence_keys(row: _Row) -> list[tuple[str, str, str]]:
     return [(row.cluster, field, value) for field, value in pairs if value]
 
 
-def _values(row: _Row) -> dict[str, object]:
-    return {
-        "id": row.known.id,
-        "cluster": row.cluster,
-        "sender": row.sender,
-        "known": msgspec.msgpack.encode(row.known),
-        "first_seen": row.first_seen,
-        "last_seen": row.known.last_seen,
-    }
-
-
-def _existing(connection: sa.Connection, ids: list[str]) -> set[str]:
-    found: set[str] = set()
-    for start in range(0, len(ids), 500):  # SQLite bounds the parameters of one statement
-        chunk = ids[start : start + 500]
-        found.update(connection.scalars(sa.select(tables.MACHINES.c.id).where(tables.MACHINES.c.id.in_(chunk))))
-    return found
+def _values(row: _Row) -> Row:
+    """Return the values of `_COLUMNS`."""
+    known = row.known
+    return known.id, row.cluster, row.sender, msgspec.msgpack.encode(known), row.first_seen, known.last_seen
 
 
 def _save_evidence(connection: sa.Connection, rows: list[_Row]) -> None:

@@ -14,8 +14,11 @@ from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.ledger import FlushIntent, Heard, Held, MachineMark, MachineMatch, Ranges, SenderState, SequenceKey
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.registry import allocations, clusters, migrations, tables
+from gpufleet.registry.bulk import Row, replace
 from gpufleet.registry.database import Database
 from gpufleet.registry.machines import Machines
+
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 class SqlRegistry:
@@ -162,30 +165,27 @@ class SqlRegistry:
         """Forget the intent; keep numbers and words of senders."""
         with self._lock, self._database.writing() as connection:
             connection.execute(tables.FLUSH_INTENTS.delete().where(tables.FLUSH_INTENTS.c.wal == intent.wal))
-            _replace(
+            replace(
                 connection,
                 tables.SEQUENCES,
-                [
-                    {
-                        **msgspec.structs.asdict(key),
-                        "ranges": msgspec.msgpack.encode(held.ranges),
-                        "held": msgspec.msgpack.encode(msgspec.structs.replace(held, ranges=())),
-                    }
-                    for key, held in sequences.items()
-                ],
+                ("cluster", "sender", "epoch", "ranges", "held"),
+                [_sequence_row(key, held) for key, held in sequences.items()],
             )
-            _replace(
+            replace(
                 connection,
                 tables.SENDERS,
-                [
-                    {"cluster": one.cluster, "sender": one.sender, "heard": msgspec.msgpack.encode(one.heard)}
-                    for one in senders
-                ],
+                ("cluster", "sender", "heard"),
+                [(one.cluster, one.sender, _ENCODER.encode(one.heard)) for one in senders],
             )
 
     def close(self) -> None:
         """Close every connection."""
         self._database.close()
+
+
+def _sequence_row(key: SequenceKey, held: Held) -> Row:
+    rest = msgspec.structs.replace(held, ranges=())
+    return key.cluster, key.sender, key.epoch, _ENCODER.encode(held.ranges), _ENCODER.encode(rest)
 
 
 def _held(row: "sa.Row[tuple[object, ...]]") -> Held:
@@ -194,13 +194,3 @@ def _held(row: "sa.Row[tuple[object, ...]]") -> Held:
     if row.held is None:
         return Held(ranges=ranges)
     return msgspec.structs.replace(msgspec.msgpack.decode(row.held, type=Held), ranges=ranges)
-
-
-def _replace(connection: sa.Connection, table: sa.Table, rows: list[dict[str, object]]) -> None:
-    """Insert rows over those with the same primary key, in SQL that every database speaks."""
-    if not rows:
-        return
-    keys = [column.name for column in table.primary_key]
-    same = sa.and_(*(table.c[name] == sa.bindparam(f"key_{name}") for name in keys))
-    connection.execute(table.delete().where(same), [{f"key_{name}": row[name] for name in keys} for row in rows])
-    connection.execute(table.insert(), rows)

@@ -31,6 +31,7 @@ from gpufleet.hub.pressure import Pressure
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.queries import Queries
 from gpufleet.hub.status import HubStatus
+from gpufleet.hub.unpacked import Unpacked
 from gpufleet.hub.wal import Wal
 from gpufleet.hub.writer import Writer
 from gpufleet.model.errors import StoreError, WireError
@@ -88,6 +89,7 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     store: Store
     ledger: Ledger
     writer: Writer
+    unpacked: Unpacked
     counters: Counters
     senders: tuple[SenderState, ...]
     alive_at: int | None
@@ -147,6 +149,7 @@ async def running_hub(
             decoding=decoding,
             conflicts=conflicts,
             accepted=senders.note,
+            unpacked=parts.unpacked,
         )
         endpoint = BatchEndpoint(
             ingest=ingest,
@@ -258,12 +261,14 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
     ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)
     senders = {(one.cluster, one.sender): one for one in registry.senders()}
     replay(wal, ledger, senders)
+    unpacked = Unpacked()
     writer = Writer(
         wal=wal.epoch,
         store=store,
         registry=registry,
         quarantine=Quarantine(config.folder / "quarantine"),
         counters=counters,
+        unpacked=unpacked,
     )
     return _Parts(
         wal=wal,
@@ -273,6 +278,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
         store=store,
         ledger=ledger,
         writer=writer,
+        unpacked=unpacked,
         counters=counters,
         senders=tuple(senders.values()),
         alive_at=Mark(config.folder / MARK).load(),

@@ -1,6 +1,9 @@
 """The optional zstd layer around the message. The package comes with the `agent` and `hub` extras."""
 
+import functools
+import threading
 from types import ModuleType
+from typing import Any
 
 from gpufleet.model.errors import WireError, WireLimitError
 
@@ -34,7 +37,7 @@ def decompress(body: bytes, limit: int) -> bytes:
         declared = zstandard.get_frame_parameters(body).content_size
         if declared != zstandard.CONTENTSIZE_UNKNOWN and declared > limit:
             raise WireLimitError("", f"unpacks to {declared} bytes, more than {limit}")
-        message: bytes = zstandard.ZstdDecompressor().decompress(body, max_output_size=limit, allow_extra_data=False)
+        message: bytes = _decompressor().decompress(body, max_output_size=limit, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise WireError("", f"not one whole zstd frame of at most {limit} bytes: {error}") from error
     except MemoryError as error:
@@ -60,6 +63,18 @@ def unpacked_bytes(body: bytes, limit: int) -> int:
     return limit if declared == zstandard.CONTENTSIZE_UNKNOWN else declared
 
 
+_LOCAL = threading.local()
+
+
+def _decompressor() -> Any:
+    """Return this thread's own: each has 128 KiB of tables, which to make anew costs more than a small batch."""
+    found = getattr(_LOCAL, "decompressor", None)
+    if found is None:
+        found = _LOCAL.decompressor = _import_zstandard().ZstdDecompressor()
+    return found
+
+
+@functools.cache
 def _import_zstandard() -> ModuleType:
     try:
         import zstandard

@@ -1,0 +1,41 @@
+"""Batches as they were unpacked when they were taken, until they are written: few are unpacked twice."""
+
+import threading
+
+from gpufleet.model.wire import WireBatch
+
+MOST_BYTES = 8 << 20
+"""Of messages, unpacked. As Python's objects a batch of eight GPUs is about five times as large as its message."""
+
+
+class Unpacked:
+    """Batches by their number in the log. May be used from several threads.
+
+    It is no place to rely on: what it has no room for is unpacked from the log, as is what waited there.
+    """
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most_bytes
+        self._bytes = 0
+        self._kept: dict[int, tuple[WireBatch, int, int]] = {}
+        self._lock = threading.Lock()
+
+    def keep(self, number: int, batch: WireBatch, digest: int, weight: int) -> None:
+        """Keep a batch and its body's digest; the first to come goes where there is no more room.
+
+        `weight` is how many bytes its message has.
+        """
+        with self._lock:
+            self._kept[number] = (batch, digest, weight)
+            self._bytes += weight
+            while self._bytes > self._most:
+                self._bytes -= self._kept.pop(next(iter(self._kept)))[2]
+
+    def take(self, number: int) -> tuple[WireBatch, int] | None:
+        """Return a batch and its body's digest, and keep them no more; None where they are not here."""
+        with self._lock:
+            found = self._kept.pop(number, None)
+            if found is None:
+                return None
+            self._bytes -= found[2]
+        return found[0], found[1]

@@ -1,0 +1,34 @@
+from gpufleet.codecs.batch import decode
+from gpufleet.hub.unpacked import Unpacked
+from tests.fakes.batches import body
+
+NOW = 10**18
+BATCHES = [decode(body(seq, NOW)) for seq in (1, 2, 3)]
+
+
+def test_what_was_kept_is_taken_once() -> None:
+    unpacked = Unpacked()
+    unpacked.keep(7, BATCHES[0], 70, 1000)
+    assert unpacked.take(8) is None
+    assert unpacked.take(7) == (BATCHES[0], 70)
+    assert unpacked.take(7) is None
+
+
+def test_the_first_to_come_goes_when_there_is_no_room() -> None:
+    unpacked = Unpacked(most_bytes=2000)
+    for number, batch in enumerate(BATCHES, 1):
+        unpacked.keep(number, batch, number, 1000)
+    assert [unpacked.take(number) is not None for number in (1, 2, 3)] == [False, True, True]
+
+
+def test_what_was_taken_makes_room() -> None:
+    unpacked = Unpacked(most_bytes=1000)
+    for number, batch in enumerate(BATCHES, 1):
+        unpacked.keep(number, batch, number, 1000)
+        assert unpacked.take(number) is not None
+
+
+def test_what_has_no_room_at_all_is_not_kept() -> None:
+    unpacked = Unpacked(most_bytes=999)
+    unpacked.keep(1, BATCHES[0], 1, 1000)
+    assert unpacked.take(1) is None
