@@ -125,10 +125,15 @@ MASK, REASON, STATE = "gpu_clock_event_reasons_mask", "gpu_clock_event_active", 
 IDENTITY = (DRIVER, UUID, PCI_BUS_ID, MIG_MODE, VIRTUAL_MODE)
 """Asked for in every pass."""
 
-_ROWS = {
-    lane: tuple(row for row in (*ROWS, *MACHINE_ROWS, _LICENSE) if CATALOGUE[row.metric].lane is lane)
-    for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC)
-}
+_LANES = (Lane.FAST, Lane.SLOW, Lane.STATIC)
+
+
+def _by_lane(*rows: Row) -> dict[Lane, tuple[Row, ...]]:
+    return {lane: tuple(row for row in rows if CATALOGUE[row.metric].lane is lane) for lane in _LANES}
+
+
+_OF_GPUS, _OF_GUESTS = _by_lane(*ROWS), _by_lane(*ROWS, _LICENSE)
+_ROWS = _by_lane(*ROWS, *MACHINE_ROWS, _LICENSE)
 EVERY_FIELD = tuple(sorted({*IDENTITY, *(field for rows in _ROWS.values() for field in every_field(rows))}))
 """All that can be asked for."""
 
@@ -159,7 +164,7 @@ def absent_device(why: Absent, lane: Lane) -> DeviceReadings:
 
 
 def _told(lane: Lane, modes: Modes) -> tuple[Row, ...]:
-    return tuple(row for row in _ROWS[lane] if row not in MACHINE_ROWS and (modes.guest or row is not _LICENSE))
+    return _OF_GUESTS[lane] if modes.guest else _OF_GPUS[lane]
 
 
 def _readings(lane: Lane, told: Mapping[Row, Value | Absent]) -> DeviceReadings:

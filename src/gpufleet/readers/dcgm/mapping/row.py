@@ -59,28 +59,31 @@ def read(row: Row, values: Mapping[int, FieldValue], modes: Modes, unknown: froz
     """Return one reading from what the engine told of a device, by field."""
     metric = CATALOGUE[row.metric]
     number, convert = source(row, unknown)
-    field = f"DCGM {number}"
     if modes.mig and by_nature(metric, Reason.NOT_IN_MIG_MODE):
         return Absent(Reason.NOT_IN_MIG_MODE)
     if number in unknown:
-        return Absent(Reason.NOT_IN_DRIVER, f"{field}: the engine does not know it")
+        return Absent(Reason.NOT_IN_DRIVER, f"{_field(number)}: the engine does not know it")
     told = values.get(number)
     if told is None or (told.value is None and not told.status):
-        return Absent(Reason.NOT_REPORTED, field)
+        return Absent(Reason.NOT_REPORTED, _field(number))
     if told.status:
-        why = Absent(REASONS.get(told.status, Reason.DRIVER_ERROR), f"{field}: {name_of(told.status)}")
+        why = Absent(REASONS.get(told.status, Reason.DRIVER_ERROR), f"{_field(number)}: {name_of(told.status)}")
         return in_guest(why, metric, modes)
     assert told.value is not None
     blank = blank_of(told.value)
     if blank is not None:
-        return in_guest(Absent(blank, field), metric, modes)
+        return in_guest(Absent(blank, _field(number)), metric, modes)
     try:
         value = convert(told.value)
     except (TypeError, ValueError, OverflowError):
-        return Absent(Reason.INVALID_VALUE, field)
+        return Absent(Reason.INVALID_VALUE, _field(number))
     if value is None:
-        return Absent(Reason.NO_DATA if metric.type is ValueType.TEXT else Reason.NOT_SUPPORTED, field)
-    return _checked(metric, value, field)
+        return Absent(Reason.NO_DATA if metric.type is ValueType.TEXT else Reason.NOT_SUPPORTED, _field(number))
+    return _checked(metric, value, number)
+
+
+def _field(number: int) -> str:
+    return f"DCGM {number}"
 
 
 def in_guest(why: Absent, metric: Metric, modes: Modes) -> Absent:
@@ -102,11 +105,15 @@ def by_entity(values: Iterable[FieldValue]) -> dict[tuple[int, int], dict[int, F
     return found
 
 
-def _checked(metric: Metric, value: Value, field: str) -> Value | Absent:
+def _checked(metric: Metric, value: Value, number: int) -> Value | Absent:
     if metric.type is ValueType.ENUM:
         known = isinstance(value, int) and 0 <= value < len(metric.states)
-        return metric.states[int(value)] if known else Absent(Reason.INVALID_VALUE, f"{field}: a state without a name")
+        return (
+            metric.states[int(value)]
+            if known
+            else Absent(Reason.INVALID_VALUE, f"{_field(number)}: a state without a name")
+        )
     if isinstance(value, str):
         return value
     too_low, too_high = metric.low is not None and value < metric.low, metric.high is not None and value > metric.high
-    return Absent(Reason.INVALID_VALUE, field) if too_low or too_high else value
+    return Absent(Reason.INVALID_VALUE, _field(number)) if too_low or too_high else value
