@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpufleet.agent.keeping import Keeper, Remembered
@@ -11,6 +12,7 @@ from gpufleet.agent.timeline import Timeline, status_before
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.round import Round
 from gpufleet.model.view import Side, View, ViewKind
 from tests.support.passes import World, gpu
@@ -176,3 +178,19 @@ def test_a_disk_that_refuses_costs_only_the_memory(tmp_path: Path, caplog: pytes
     for _ in range(2):
         keeper.save(machine.timeline.remembered(machine.state))
     assert len(caplog.records) == 1
+
+
+def test_what_another_exporter_says_beside_our_own_readings_is_no_change() -> None:
+    """Its values are of another time: an energy counter that it kept for a while is no reset."""
+    machine = Machine()
+
+    def told(reader: str, joules: float, provenance: Provenance) -> None:
+        sample = machine.sample(reader, Lane.FAST, gpu(0), {"gpu_energy_joules_total": joules})
+        sample = msgspec.structs.replace(sample, provenance=provenance)
+        machine.timeline.take(machine.outcome(reader, Lane.FAST, Round(samples=(sample,))), machine.state)
+
+    told("nvml", 100.0, Provenance.HOST_LOCAL_PROBE)
+    told("exporter/dcgm", 90.0, Provenance.IMPORTED)
+    assert not machine.settle()
+    told("nvml", 50.0, Provenance.HOST_LOCAL_PROBE)
+    assert [event.kind for event in machine.settle()] == ["gpu_reset"]

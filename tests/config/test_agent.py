@@ -152,3 +152,47 @@ def test_an_engine_of_this_host_is_taken(address: str) -> None:
 def test_an_engine_of_another_machine_is_not_this_hosts(address: str) -> None:
     with pytest.raises(ImpossibleValueError, match="no engine of this host"):
         DcgmConfig(address=address)
+
+
+TARGET: dict[str, object] = {"name": "dcgm", "url": "http://127.0.0.1:9400/metrics"}
+
+
+def test_exporters_are_tables_and_everything_has_a_default(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('[[readers.exporter]]\nname = "dcgm"\nurl = "https://node-17:9400/metrics"\ntoken_file = "t"\n')
+    config = load(AgentConfig, file=file, env_prefix=ENV_PREFIX, env={}, flags={})
+    (target,) = config.readers.exporter
+    assert (target.dialect, target.timeout_seconds, target.path) == ("auto", 5.0, "/metrics")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"url": "http://h:9400"}, "no path"),
+        ({"url": "ftp://h/metrics"}, "no page"),
+        ({"url": "http://u:p@h/metrics"}, "no page"),
+        ({"url": "http://h:99999/metrics"}, "no page"),
+        ({"url": "http://h/metrics", "token_file": "t"}, "in the clear"),
+        ({"address": "unix:///run/x"}, "either url or address"),
+        ({"url": None}, "either url or address"),
+        ({"dialect": "both"}, "enum"),
+        ({"name": "../x"}, "regex"),
+        ({"timeout_seconds": 0}, ">= 0.1"),
+        ({"surprise": 1}, "unknown field"),
+    ],
+)
+def test_a_target_that_cannot_be_meant_is_refused(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        targets([{**TARGET, **change}])
+
+
+def test_two_targets_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="own name"):
+        targets([TARGET, TARGET])
+    assert len(targets([TARGET, {**TARGET, "name": "smi"}]).readers.exporter) == 2
+
+
+def targets(tables: list[dict[str, object]]) -> AgentConfig:
+    known = [{name: value for name, value in table.items() if value is not None} for table in tables]
+    flags = {"readers.exporter": known}
+    return load(AgentConfig, file=None, env_prefix=ENV_PREFIX, env={}, flags=flags)

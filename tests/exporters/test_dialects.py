@@ -243,7 +243,8 @@ def test_kubevirts_names_are_of_guests_only_and_in_its_units() -> None:
     world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), values))
     host = snapshot_of(world)
     assert not lines(page(host, "kubevirt"), "kubevirt_")  # a host's GPU is no guest's
-    guest = Guest(machine=Machine(name="ml/train-0", kind=MachineKind.GUEST), devices=host.devices, host=host.host)
+    machine = Machine(name="train-0", kind=MachineKind.GUEST)
+    guest = Guest(machine=machine, namespace="ml", name="train-0", devices=host.devices, host=host.host)
     ours = page(msgspec.structs.replace(host, guests=(guest,)), "kubevirt")
     theirs = (DATA / "exposition" / "kubevirt-vmi-gpu.txt").read_bytes()
     told = {shape(line)[0]: line.rpartition(" ")[2] for line in lines(ours, "kubevirt_")}

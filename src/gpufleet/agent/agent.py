@@ -6,6 +6,7 @@ import copy
 import functools
 import logging
 from collections.abc import Collection, Generator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -69,6 +70,7 @@ class Agent:
         release: ReleaseFolder | None = None,
         holders: Collection[str] = (),
         guests: Guests | None = None,
+        paces: Mapping[str, Mapping[Lane, float]] = MappingProxyType({}),
     ) -> None:
         """Take the parts.
 
@@ -86,6 +88,7 @@ class Agent:
             release: where an operator asks for the devices.
             holders: names of the readers that hold devices.
             guests: virtual machines to read, or None.
+            paces: reader to seconds between its passes, for lanes in which it keeps another pace.
         """
         self._clock = clock
         self._guests = guests
@@ -96,7 +99,7 @@ class Agent:
         self._loops = [
             ReaderLoop(
                 reader,
-                intervals=intervals,
+                intervals={**intervals, **paces.get(reader.name, {})},
                 timeout_seconds=seconds,
                 clock=clock,
                 report=self._take,

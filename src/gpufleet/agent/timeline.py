@@ -15,6 +15,7 @@ from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.events import DRIVER_EVENTS, LOG_LOST, RELEASED
 from gpufleet.model.event import Event
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.round import Round
 from gpufleet.model.status import ReaderState, ReaderStatus
@@ -52,6 +53,8 @@ class Timeline:
         now = self._clock.monotonic()
         told = [event for event in done.events if not self._is_known(event)]
         for sample in done.samples:
+            if sample.provenance is Provenance.IMPORTED:
+                continue  # of another time than our own readings: the two beside each other would look like changes
             told += self._changes.of_machine(sample) if sample.view is None else self._changes.of_device(sample)
         if done.inventory is not None:
             told += self._changes.of_bus(done.inventory, outcome.ended_at)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from gpufleet.config.exporter import ExporterTarget
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
 from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
@@ -133,7 +134,12 @@ class DcgmConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The readers, by name."""
+    """The readers, by name.
+
+    Attributes:
+        host, nvml, nvidia_smi, kmsg, netdata: see there.
+        exporter: exporters that run on this machine already and are scraped, each a table `[[readers.exporter]]`.
+    """
 
     host: ReaderConfig = ReaderConfig()
     nvml: NvmlConfig = NvmlConfig()
@@ -141,6 +147,14 @@ class Readers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     kmsg: KmsgConfig = KmsgConfig()
     dcgm: DcgmConfig = DcgmConfig()
     netdata: NetdataConfig = NetdataConfig()
+    exporter: Annotated[tuple[ExporterTarget, ...], msgspec.Meta(max_length=64)] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse two exporters of one name: their samples would be taken for each other's."""
+        names = [target.name for target in self.exporter]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ImpossibleValueError("exporter", f"two targets are called {twice[0]!r}: give each its own name")
 
 
 class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

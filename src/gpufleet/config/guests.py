@@ -4,7 +4,7 @@ import re
 import tomllib
 import uuid
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -28,6 +28,13 @@ _HOST_KEY = re.compile(r"(?:ssh-|ecdsa-)[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,2}", re.A
 _STREAM = re.compile(
     r"tcp://[^/\s]+:[0-9]{1,5}|unix:///\S+|vsock://[0-9]{1,10}:[0-9]{1,10}|hybrid-vsock:///\S+:[0-9]{1,10}", re.ASCII
 )
+
+
+def check_stream(address: str) -> None:
+    """Refuse what is no address of a stream. Raises ImpossibleValueError, blaming `address`."""
+    if not _STREAM.fullmatch(address):
+        words = f"{address!r} is not vsock://CID:PORT, hybrid-vsock:///PATH:PORT, tcp://HOST:PORT or unix:///PATH"
+        raise ImpossibleValueError("address", words)
 
 
 class SshChannel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ssh", forbid_unknown_fields=True):
@@ -73,14 +80,30 @@ class DcgmChannel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", t
 
     def __post_init__(self) -> None:
         """Refuse what is no address of a stream."""
-        if not _STREAM.fullmatch(self.address):
-            words = (
-                f"{self.address!r} is not vsock://CID:PORT, hybrid-vsock:///PATH:PORT, tcp://HOST:PORT or unix:///PATH"
-            )
-            raise ImpossibleValueError("address", words)
+        check_stream(self.address)
 
 
-Channel = SshChannel | DcgmChannel
+class MetricsChannel(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="metrics", forbid_unknown_fields=True
+):
+    """An exporter in the guest that shows a page of metrics over HTTP.
+
+    Attributes:
+        address: `vsock://CID:PORT`, `hybrid-vsock:///PATH:PORT`, `tcp://HOST:PORT` or `unix:///PATH`.
+        path: of the page.
+        dialect: whose names it writes; `auto` takes the only dialect that its first page has.
+    """
+
+    address: Name
+    path: Annotated[str, msgspec.Meta(pattern=r"^/[!-~]{0,1023}$")] = "/metrics"
+    dialect: Literal["auto", "native", "dcgm", "all-smi", "nvidia-gpu-exporter"] = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address of a stream."""
+        check_stream(self.address)
+
+
+Channel = SshChannel | DcgmChannel | MetricsChannel
 
 
 class GuestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

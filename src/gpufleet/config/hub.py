@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from gpufleet.config.agent import Name, default_state, parse_listen
+from gpufleet.config.exporter import ExporterTarget
 from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.tls import TlsConfig, check_exposure
@@ -102,6 +103,18 @@ class NetdataHost(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         check_http_root("url", self.url)
 
 
+class ExporterHost(ExporterTarget, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A machine that has an exporter and no agent yet: its page is told of this machine, whatever it says.
+
+    Attributes:
+        cluster: id of the cluster it belongs to; one that this hub serves.
+        node: name of the machine; an agent that comes later under the same name is the same machine.
+    """
+
+    cluster: ClusterId
+    node: Name
+
+
 class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The hub.
 
@@ -118,6 +131,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         stale_after_seconds: a machine that was not heard of for longer has no current values.
         log_level: the least severe message that is logged.
         netdata: hosts without an agent that are read through their Netdata.
+        exporter: machines without an agent that are read through an exporter of theirs, each a table `[[exporter]]`.
         tls, ingest, flush, relay: see there.
     """
 
@@ -135,6 +149,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     flush: FlushConfig = FlushConfig()
     relay: RelayConfig = RelayConfig()
     netdata: Annotated[tuple[NetdataHost, ...], msgspec.Meta(max_length=1000)] = ()
+    exporter: Annotated[tuple[ExporterHost, ...], msgspec.Meta(max_length=1000)] = ()
 
     def __post_init__(self) -> None:
         """Refuse to show the whole fleet beyond this machine by accident."""
@@ -142,9 +157,14 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if not self.insecure_listen:
             lacking = [] if self.auth == "tokens" else ['auth = "tokens"']
             check_exposure(self.listen, host, lacking + ([] if self.tls.is_on else ["[tls]"]))
-        if self.relay.to is not None and self.netdata:
-            words = "is of no use to a relay (relay.to): it belongs in the hub's configuration"
-            raise ImpossibleValueError("netdata", words)
+        for key in ("netdata", "exporter"):
+            if self.relay.to is not None and getattr(self, key):
+                words = "is of no use to a relay (relay.to): it belongs in the hub's configuration"
+                raise ImpossibleValueError(key, words)
+        named = [(target.cluster, target.node, target.name) for target in self.exporter]
+        if len(set(named)) < len(named):
+            words = "two targets of one node have one name: their samples would be taken for each other's"
+            raise ImpossibleValueError("exporter", words)
         if not self.state:
             raise ImpossibleValueError("state", "must name a folder")
 

@@ -9,17 +9,16 @@ from gpufleet.model.view import ViewKind
 
 
 def add_kubevirt(page: Page, snapshot: Snapshot) -> None:
-    """Add the families to a page. A guest is called `namespace/name`; one without a namespace has an empty one."""
+    """Add the families to a page; a virtual machine without a namespace has an empty one."""
     shown = []
     for guest in snapshot.guests:
-        namespace, _, name = guest.machine.name.rpartition("/")
         for device in guest.devices:
             if device.kind is not ViewKind.GPU or device.uuid is None:
                 continue
             labels = {
                 "node": snapshot.node.name,
-                "namespace": namespace,
-                "name": name,
+                "namespace": guest.namespace,
+                "name": guest.name,
                 "gpu_index": "" if device.index is None else str(device.index),
                 "gpu_uuid": device.uuid,
                 "gpu_name": device.name or "",

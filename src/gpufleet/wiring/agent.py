@@ -20,7 +20,7 @@ from gpufleet.ports import Clock
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.guests import make_guests
 from gpufleet.wiring.once import intervals
-from gpufleet.wiring.readers import HOLDERS, capabilities, has_binding, make_readers
+from gpufleet.wiring.readers import HOLDERS, capabilities, has_binding, make_readers, paces
 from gpufleet.wiring.sending import hub_client, token_of
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             release=ReleaseFolder(folder, clock.now_ns),
             holders=HOLDERS & {reader.name for reader, _ in readers},
             guests=make_guests(config, folder, clock),
+            paces=paces(config.readers, intervals(config)),
         )
         bound = await stack.enter_async_context(
             serve(AgentApp(agent, token), host, port, connections=CONNECTIONS, stop_seconds=STOP_SECONDS, tls=tls)

@@ -13,7 +13,7 @@ from gpufleet.channels.ssh.shell import SshShell
 from gpufleet.channels.ssh.target import SshTarget
 from gpufleet.channels.stream.address import dialer_of
 from gpufleet.config.agent import AgentConfig
-from gpufleet.config.guests import PIN_FIRST, DcgmChannel, GuestConfig, SshChannel
+from gpufleet.config.guests import PIN_FIRST, DcgmChannel, GuestConfig, MetricsChannel, SshChannel
 from gpufleet.ports import Clock
 from gpufleet.readers.dcgm.reader import DcgmReader
 from gpufleet.readers.host import HostReader
@@ -47,6 +47,11 @@ def reach(guest: GuestConfig, pins: Path, clock: Clock) -> Access:
     for channel in guest.channels:
         if isinstance(channel, DcgmChannel):
             gpus.append((DCGM, Way(name=f"dcgm at {channel.address}", reader=_dcgm(channel, clock))))
+            continue
+        if isinstance(channel, MetricsChannel):
+            from gpufleet.wiring.exporters import guest_exporter  # its HTTP clients are only loaded where it reads
+
+            gpus.append((METRICS, Way(name=f"metrics at {channel.address}", reader=guest_exporter(channel, clock))))
             continue
         shell = _ssh(channel, pins / guest.uid)
         links.append(shell)

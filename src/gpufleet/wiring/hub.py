@@ -207,7 +207,7 @@ async def running_hub(
             app = HubApp(door=door, endpoint=endpoint, api=api, recorder=recorder)
             async with (
                 watching(listening, Mark(config.folder / MARK), clock),
-                polling(config.netdata, ingest, clock),
+                polling(config, ingest, clock),
                 serve(
                     app,
                     host,

@@ -2,16 +2,19 @@
 
 import importlib.util
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpufleet.channels.local import LocalExec, LocalFiles
 from gpufleet.config.agent import Readers
+from gpufleet.model.catalogue import Lane
 from gpufleet.ports import Clock, Reader
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.kmsg import KmsgReader
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
 from gpufleet.readers.nvml.reader import NvmlReader
+
+PARSE_SECONDS = 5.0
 
 BINDING = "pynvml"
 """Module of `nvidia-ml-py`."""
@@ -68,7 +71,24 @@ HOLDERS = frozenset({"nvml", "nvidia_smi", "dcgm"})
 def make_readers(config: Readers, clock: Clock) -> list[tuple[Reader, float]]:
     """Make every reader that is to read, each with the seconds a pass of it may take."""
     names = chosen(config, binding=has_binding())
-    return [(READERS[name](config, clock), getattr(config, name).timeout_seconds) for name in names]
+    readers = [(READERS[name](config, clock), getattr(config, name).timeout_seconds) for name in names]
+    if config.exporter:
+        from gpufleet.wiring.exporters import exporter_reader  # its HTTP clients are only loaded where it reads
+
+        # The fetch has its own time; beside it only this process's own work is waited for.
+        readers += [
+            (exporter_reader(target, clock, f"readers.exporter {target.name}"), target.timeout_seconds + PARSE_SECONDS)
+            for target in config.exporter
+        ]
+    return readers
+
+
+def paces(config: Readers, intervals: Mapping[Lane, float]) -> dict[str, dict[Lane, float]]:
+    """Return reader to the pace of lanes in which it does not keep the agent's.
+
+    An exporter tells of events as states: they come with its page, and it is not asked each second.
+    """
+    return {f"exporter/{target.name}": {Lane.EVENT: intervals[Lane.FAST]} for target in config.exporter}
 
 
 def has_binding() -> bool:

@@ -36,7 +36,7 @@ def hub_client(
         connections=connections,
         token=token_of(token_file),
         relays=relays,
-        tls=_trust(ca),
+        tls=trust_of(ca),
     )
 
 
@@ -53,7 +53,8 @@ def token_of(file: str | None) -> Callable[[], str] | None:
     return kept.token
 
 
-def _trust(ca: str | None) -> ssl.SSLContext | None:
+def trust_of(ca: str | None) -> ssl.SSLContext | None:
+    """Return what trusts the authorities of a PEM file, or None without one. Raises ConfigError."""
     if ca is None:
         return None
     try:

@@ -1,0 +1,85 @@
+"""From a page to samples of one machine: which dialect it is read in, and of whom it may speak."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gpufleet.codecs.prometheus_text.page import Page
+from gpufleet.dialects.dialect import Dialect
+from gpufleet.dialects.known import DIALECTS, spoken
+from gpufleet.dialects.native import NATIVE
+from gpufleet.dialects.reading import read
+from gpufleet.model.absence import Reason
+from gpufleet.model.errors import ReaderError
+from gpufleet.model.reading import Sample
+from gpufleet.model.view import Side, ViewKind
+from gpufleet.readers.exporter.trust import MAX_DEVICES, MAX_VALUES, count, nameable, whole
+
+SHOWN_NAMES = 5
+"""Names of machines or dialects that words of an error give."""
+
+
+def choose(page: Page, where: str) -> Dialect:
+    """Return the dialect in which a page that nobody declared is read.
+
+    A page of gpufleet is read under its own names, whatever others it speaks beside them: they say the same. Of any
+    other page with devices in two dialects nobody can tell which is to be believed.
+
+    Raises:
+        ReaderError: if it tells of devices in none that is known, or in several.
+    """
+    known = spoken(series.name for series in page.series)
+    if NATIVE in known:
+        return NATIVE
+    if len(known) == 1:
+        return known[0]
+    if not known:
+        names = ", ".join(dialect.name for dialect in DIALECTS)
+        raise ReaderError(Reason.NO_DATA, f"{where}: it tells of no device under the names of {names}")
+    names = " and ".join(dialect.name for dialect in known)
+    words = f"{where}: it speaks {names}, and would be taken in twice: set `dialect` of this target to one of them"
+    raise ReaderError(Reason.READER_FAILED, words)
+
+
+def samples_of(
+    page: Page, dialect: Dialect, at: int, *, reader: str, where: str, side: Side | None = None
+) -> list[Sample]:
+    """Return what a page says in one dialect; other names on it are left alone.
+
+    Whose machine it is, is not the page's to say: a name in its labels is not believed. A page that speaks of several
+    machines is not one machine's.
+
+    Args:
+        page: what was fetched.
+        dialect: how it is read.
+        at: nanoseconds since 1970 when it came, for what does not say when it was measured.
+        reader: name of the reader.
+        where: its address, for words of errors.
+        side: from where its GPUs are seen, where the caller knows better than the page (inside of a guest).
+
+    Raises:
+        ReaderError: if it says nothing in this dialect, speaks of several machines, or of too many devices.
+    """
+    found = read(dialect, page.series, page.values, page.times, at, reader=reader)
+    names = sorted(name for name in found.machines if name)
+    if len(names) > 1:
+        shown = ", ".join(repr(name[:64]) for name in names[:SHOWN_NAMES])
+        words = f"{where}: it speaks of {len(names)} machines ({shown}): a target is one machine's exporter"
+        raise ReaderError(Reason.READER_FAILED, words)
+    samples = whole(nameable(sample for told in found.machines.values() for sample in told), at)
+    if not samples:
+        raise ReaderError(Reason.NO_DATA, f"{where}: it says nothing under the names of {dialect.name}")
+    devices, values = count(samples)
+    if devices > MAX_DEVICES or values > MAX_VALUES:
+        words = f"{where}: {devices} devices with {values} values are more than one machine has"
+        raise ReaderError(Reason.READER_FAILED, f"{words} ({MAX_DEVICES}, {MAX_VALUES})")
+    return samples if side is None else _seen_from(samples, side)
+
+
+def _seen_from(samples: Sequence[Sample], side: Side) -> list[Sample]:
+    return [
+        sample
+        if sample.view is None or sample.view.kind is ViewKind.VGPU
+        else msgspec.structs.replace(sample, view=msgspec.structs.replace(sample.view, side=side))
+        for sample in samples
+    ]

@@ -1,0 +1,443 @@
+"""Pages of other exporters over real sockets: what they say is told of one machine, and what cannot be true is not."""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufleet.channels.stream.address import dialer_of
+from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
+from gpufleet.dialects.dialect import Dialect
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.channel import ChannelProblem
+from gpufleet.model.errors import ChannelError, ReaderError
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.round import Round
+from gpufleet.model.view import Side
+from gpufleet.readers.exporter.fetch import MAX_PAGE_BYTES, Answer, StreamPages, UrlPages
+from gpufleet.readers.exporter.mapping import samples_of
+from gpufleet.readers.exporter.reader import SHARED_SECONDS, ExporterReader
+from gpufleet.readers.exporter.trust import MAX_DEVICES, MAX_VALUES
+from tests.fakes.clock import FakeClock
+from tests.support.authority import Authority
+from tests.support.exporters import serving
+
+DATA = Path(__file__).parents[2] / "data" / "exposition"
+L40S = (DATA / "dcgm-exporter-l40s-vm.txt").read_bytes()
+UUID = "GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43"
+SECOND = 1_000_000_000
+
+
+class FakePages:
+    """Pages that are given."""
+
+    def __init__(self, page: str | bytes | Callable[[], str]) -> None:
+        self.where = "http://exporter/metrics"
+        self.page = page
+        self.fetched = 0
+
+    async def fetch(self) -> Answer:
+        self.fetched += 1
+        page = self.page() if callable(self.page) else self.page
+        return Answer(page.encode() if isinstance(page, str) else page, openmetrics=False)
+
+
+def reader_of(
+    page: str | bytes | Callable[[], str], clock: FakeClock | None = None, *, dialect: Dialect | None = None
+) -> ExporterReader:
+    return ExporterReader("x", FakePages(page), clock or FakeClock(), dialect=dialect)
+
+
+def url_reader(url: str, *, token: Callable[[], str] | None = None, seconds: float = 5.0) -> ExporterReader:
+    return ExporterReader("x", UrlPages(url, timeout_seconds=seconds, token=token), FakeClock())
+
+
+def passed(reader: ExporterReader, lane: Lane = Lane.FAST) -> Round:
+    return asyncio.run(reader.read(lane))
+
+
+def refused(reader: ExporterReader, lane: Lane = Lane.FAST) -> ReaderError:
+    with pytest.raises(ReaderError) as caught:
+        passed(reader, lane)
+    return caught.value
+
+
+def told(done: Round) -> dict[str | None, dict[str, Value | Absent]]:
+    return {sample.view.key if sample.view else None: sample.values for sample in done.samples}
+
+
+def dcgm(field: str, value: object, *, host: str = "n", uuid: str = "GPU-1", stamp: str = "") -> str:
+    return f'DCGM_FI_DEV_{field}{{gpu="0",UUID="{uuid}",modelName="H200",Hostname="{host}"}} {value}{stamp}\n'
+
+
+# --- over the wire ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("over", ["http", "unix"])
+def test_a_page_of_a_real_exporter_to_the_unit(over: str, chunked: bool, tmp_path: Path) -> None:
+    with serving(L40S, tmp_path / "socket" if over == "unix" else None) as (server, address):
+        server.chunked = chunked
+        clock = FakeClock()
+        if over == "unix":
+            reader = ExporterReader(
+                "x", StreamPages(dialer_of(address), where=address, timeout_seconds=5), clock, side=Side.GUEST
+            )
+        else:
+            reader = ExporterReader("x", UrlPages(address, timeout_seconds=5), clock)
+        fast, slow, static = (passed(reader, lane) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC))
+        assert len(server.asked) == 1  # lanes that are due together share a page
+        assert server.asked[0]["accept-encoding"] == "identity"
+    values = told(fast)[f"gpu/{UUID}"]
+    assert values["gpu_power_watts"] == 35.686
+    assert values["gpu_sm_clock_hertz"] == 210_000_000
+    assert told(slow)[f"gpu/{UUID}"]["gpu_remapped_rows_correctable"] == 0
+    assert told(static)[f"gpu/{UUID}"] == {"gpu_name": "NVIDIA L40S"}
+    for done in (fast, slow, static):
+        for sample in done.samples:
+            assert sample.provenance is Provenance.IMPORTED
+            assert sample.reader == "exporter/x"
+            assert sample.measured_at == clock.now_ns()
+            assert sample.view is not None
+            assert sample.view.side is (Side.GUEST if over == "unix" else Side.HOST)
+
+
+@pytest.mark.parametrize("over", ["http", "unix"])
+@pytest.mark.parametrize(
+    ("status", "headers", "words", "reason"),
+    [
+        (302, {"location": "http://127.0.0.1:1/"}, "redirects are not followed", Reason.READER_FAILED),
+        (500, {}, "answers 500", Reason.READER_FAILED),
+        (401, {}, "asks for a token", Reason.READER_FAILED),
+        (200, {"content-encoding": "gzip"}, "unasked", Reason.READER_FAILED),
+    ],
+)
+def test_anything_but_the_page_is_refused(
+    over: str, status: int, headers: dict[str, str], words: str, reason: Reason, tmp_path: Path
+) -> None:
+    with serving(L40S, tmp_path / "socket" if over == "unix" else None) as (server, address):
+        server.status, server.headers = status, {**server.headers, **headers}
+        pages = (
+            StreamPages(dialer_of(address), where=address, timeout_seconds=5)
+            if over == "unix"
+            else UrlPages(address, timeout_seconds=5)
+        )
+        error = refused(ExporterReader("x", pages, FakeClock()))
+        assert words in str(error)
+        assert address in str(error)
+        assert error.absence is reason
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("over", ["http", "unix"])
+def test_a_flood_is_cut_off(over: str, chunked: bool, tmp_path: Path) -> None:
+    with serving(b"#" * (MAX_PAGE_BYTES + 2), tmp_path / "s" if over == "unix" else None) as (server, address):
+        server.chunked = chunked
+        pages = (
+            StreamPages(dialer_of(address), where=address, timeout_seconds=20)
+            if over == "unix"
+            else UrlPages(address, timeout_seconds=20)
+        )
+        assert f"more than {MAX_PAGE_BYTES}" in str(refused(ExporterReader("x", pages, FakeClock())))
+
+
+@contextlib.contextmanager
+def raw_server(path: Path, answer: bytes, *, hang: bool = False) -> Iterator[str]:
+    """Something on a Unix socket that says these bytes, and then hangs up or does nothing more."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+    held: list[socket.socket] = []
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = listener.accept()
+            connection.recv(4096)
+            connection.sendall(answer)
+            held.append(connection)
+            if not hang:
+                connection.close()
+
+    thread = Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield f"unix://{path}"
+    finally:
+        listener.close()
+        for connection in held:
+            connection.close()
+        thread.join(5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "hang", "problem"),
+    [
+        (b"", False, ChannelProblem.PROTOCOL),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", False, ChannelProblem.PROTOCOL),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf", False, ChannelProblem.PROTOCOL),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * (128 << 10), False, ChannelProblem.PROTOCOL),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf", True, ChannelProblem.TIMEOUT),
+    ],
+)
+def test_a_stream_that_speaks_no_http_or_stops_ends_with_the_declared_error(
+    answer: bytes, hang: bool, problem: ChannelProblem, tmp_path: Path
+) -> None:
+    with raw_server(tmp_path / "socket", answer, hang=hang) as address:
+        pages = StreamPages(dialer_of(address), where=address, timeout_seconds=0.5 if hang else 5)
+        with pytest.raises(ChannelError) as caught:
+            asyncio.run(pages.fetch())
+        assert caught.value.problem is problem
+        assert address in str(caught.value)
+
+
+def test_nobody_there_is_a_failure_with_its_words(tmp_path: Path) -> None:
+    error = refused(url_reader("http://127.0.0.1:1/metrics"))
+    assert error.absence is Reason.READER_FAILED
+    address = f"unix://{tmp_path}/none"
+    pages = StreamPages(dialer_of(address), where=address, timeout_seconds=1)
+    assert str(tmp_path) in str(refused(ExporterReader("x", pages, FakeClock())))
+
+
+def test_an_exporter_that_hangs_is_a_timeout(tmp_path: Path) -> None:
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    with contextlib.closing(listener):
+        error = refused(url_reader(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics", seconds=0.2))
+    assert error.absence is Reason.TIMEOUT
+
+
+def test_a_token_is_presented() -> None:
+    with serving(L40S) as (server, address):
+        passed(url_reader(address, token=lambda: "secret"))
+        assert server.asked[0]["authorization"] == "Bearer secret"
+
+
+def test_only_who_the_authority_vouches_for_is_asked(tmp_path: Path) -> None:
+    mine, other = Authority(tmp_path), Authority(tmp_path, "other")
+    certificate, key = tmp_path / "crt", tmp_path / "key"
+    mine.issue(certificate, key)
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(certificate, key)
+    with serving(L40S, tls=server_side) as (server, address):
+        assert address.startswith("https://")
+        trusted = ExporterReader("x", UrlPages(address, timeout_seconds=5, tls=mine.trusting), FakeClock())
+        assert told(passed(trusted))
+        stranger = ExporterReader("x", UrlPages(address, timeout_seconds=5, tls=other.trusting), FakeClock())
+        assert "certificate" in str(refused(stranger)).lower()
+        assert len(server.asked) == 1
+
+
+# --- whose machine ------------------------------------------------------------------------------
+
+
+def test_a_forged_host_name_changes_nothing() -> None:
+    mine = passed(reader_of(dcgm("GPU_UTIL", 40, host="gpu-17")))
+    forged = passed(reader_of(dcgm("GPU_UTIL", 40, host="somebody-else")))
+    assert mine == forged
+
+
+def test_a_page_of_several_machines_is_refused() -> None:
+    page = dcgm("GPU_UTIL", 40, host="a") + dcgm("GPU_UTIL", 40, host="b", uuid="GPU-2")
+    assert "2 machines ('a', 'b')" in str(refused(reader_of(page)))
+
+
+def test_a_page_in_two_dialects_is_refused_until_one_is_declared() -> None:
+    smi = f'all_smi_gpu_utilization{{gpu="A", instance="n", gpu_uuid="{UUID}", gpu_index="0"}} 50\n'
+    page = dcgm("GPU_UTIL", 40, uuid=UUID) + smi
+    error = refused(reader_of(page))
+    assert "dcgm-exporter and all-smi" in str(error)
+    assert "dialect" in str(error)
+    assert told(passed(reader_of(page, dialect=DCGM_EXPORTER)))[f"gpu/{UUID}"] == {"gpu_utilization_ratio": 0.4}
+
+
+def test_a_page_of_our_own_with_others_names_beside_is_taken_once() -> None:
+    own = (
+        f'gpufleet_gpu_utilization_ratio{{node="n",uuid="{UUID}",pci_address="",kind="gpu",side="host",name="A"}} 0.5\n'
+    )
+    assert told(passed(reader_of(dcgm("GPU_UTIL", 40, uuid=UUID) + own)))[f"gpu/{UUID}"] == {
+        "gpu_utilization_ratio": 0.5
+    }
+
+
+def test_an_agents_own_figures_do_not_make_its_page_another_one() -> None:
+    page = 'gpufleet_agent_start_timestamp_seconds{node="n"} 1.0\n' + dcgm("GPU_UTIL", 40)
+    assert told(passed(reader_of(page)))["gpu/GPU-1"] == {"gpu_utilization_ratio": 0.4}
+
+
+def test_the_dialect_is_kept_from_the_first_page_on() -> None:
+    smi = f'all_smi_gpu_utilization{{gpu="A", instance="n", gpu_uuid="{UUID}", gpu_index="0"}} 50\n'
+    pages, clock = iter([dcgm("GPU_UTIL", 40), smi]), FakeClock()
+    reader = reader_of(lambda: next(pages), clock)
+    passed(reader)
+    error = refused(reader)
+    assert "dcgm-exporter" in str(error)
+    assert error.absence is Reason.NO_DATA
+
+
+def test_a_page_that_says_nothing_known_is_a_failure_and_not_an_empty_machine() -> None:
+    for page in ("", "node_load1 0.5\n", "go_goroutines 7\n"):
+        assert refused(reader_of(page)).absence is Reason.NO_DATA
+    assert refused(reader_of("<html>no</html>")).absence is Reason.READER_FAILED
+
+
+def test_another_pass_of_a_lane_fetches_anew_and_a_page_grows_old() -> None:
+    clock = FakeClock()
+    pages = FakePages(dcgm("GPU_UTIL", 40))
+    reader = ExporterReader("x", pages, clock)
+    passed(reader)
+    passed(reader)
+    assert pages.fetched == 2
+    clock.advance(SHARED_SECONDS + 1)
+    passed(reader, Lane.SLOW)
+    assert pages.fetched == 3
+    passed(reader, Lane.STATIC)
+    assert pages.fetched == 3
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+def test_a_samples_own_timestamp_is_when_it_was_measured() -> None:
+    clock = FakeClock()
+    ms = clock.now_ns() // 1_000_000
+    (sample,) = passed(
+        reader_of(dcgm("GPU_UTIL", 40, stamp=f" {ms - 20_000}") + dcgm("GPU_TEMP", 50, stamp=f" {ms - 5_000}"), clock)
+    ).samples
+    assert sample.measured_at == (ms - 20_000) * 1_000_000  # one sample a lane: as of its oldest value
+    assert sample.values == {"gpu_utilization_ratio": 0.4, "gpu_temperature_celsius": 50}
+
+
+@pytest.mark.parametrize(
+    ("age", "value"), [(-3600, 0.4), (0, 0.4), (299, 0.4), (301, Reason.STALE), (10**9, Reason.STALE)]
+)
+def test_what_is_too_old_by_its_own_word_is_no_value_and_the_future_is_now(age: int, value: float | Reason) -> None:
+    clock = FakeClock()
+    ms = clock.now_ns() // 1_000_000 - age * 1000
+    (sample,) = passed(reader_of(dcgm("GPU_UTIL", 40, stamp=f" {ms}"), clock)).samples
+    found = sample.values["gpu_utilization_ratio"]
+    assert (found.reason if isinstance(found, Absent) else found) == value
+    assert clock.now_ns() - 300 * SECOND <= sample.measured_at <= clock.now_ns()
+
+
+# --- frozen -------------------------------------------------------------------------------------
+
+
+def working(power: float = 627.4, energy: int | None = 1000, util: int = 100) -> str:
+    page = dcgm("POWER_USAGE", power) + dcgm("GPU_TEMP", 52) + dcgm("SM_CLOCK", 1980) + dcgm("GPU_UTIL", util)
+    return page + (dcgm("TOTAL_ENERGY_CONSUMPTION", energy) if energy is not None else "")
+
+
+def scrape(page: Callable[[int], str], times: int = 20) -> list[Round]:
+    """Pages ten seconds apart."""
+    clock, number = FakeClock(), iter(range(times))
+    reader = reader_of(lambda: page(next(number)), clock)
+    rounds = []
+    for _ in range(times):
+        rounds.append(passed(reader))
+        clock.advance(10)
+    return rounds
+
+
+def is_believed(done: Round) -> bool:
+    return not isinstance(told(done)["gpu/GPU-1"]["gpu_power_watts"], Absent)
+
+
+def test_a_frozen_exporter_is_noticed_and_not_believed() -> None:
+    rounds = scrape(lambda _: working())
+    believed = [is_believed(done) for done in rounds]
+    assert believed == [True] * 12 + [False] * 8  # 120 s
+    values = told(rounds[-1])["gpu/GPU-1"]
+    assert {value.reason for value in values.values() if isinstance(value, Absent)} == {Reason.STALE}
+    assert all(isinstance(value, Absent) for value in values.values())
+    (words,) = rounds[-1].errors
+    assert "frozen" in words
+    assert "GPU-1" in words
+    assert not rounds[0].errors
+
+
+def test_one_that_measures_again_is_believed_again() -> None:
+    rounds = scrape(lambda number: working(power=627.4 if number < 18 else 630.1))
+    assert [is_believed(done) for done in rounds[16:]] == [False, False, True, True]
+    assert not rounds[-1].errors
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        lambda number: working(power=627.4 + number % 3 / 10),  # noise
+        lambda number: working(energy=1000 + number),  # the counter moves
+        lambda number: working(energy=1000 + number // 3),  # kept for 30 s on purpose
+        lambda _: working(util=0, energy=None),  # idle, and nothing else tells
+        lambda _: dcgm("SM_CLOCK", 1980) + dcgm("GPU_UTIL", 100) + dcgm("POWER_USAGE", 0),  # a guest without power
+    ],
+)
+def test_a_gpu_that_only_looks_steady_is_believed(page: Callable[[int], str]) -> None:
+    for done in scrape(page):
+        values = told(done)["gpu/GPU-1"].values()
+        assert not any(isinstance(value, Absent) for value in values)
+
+
+def test_an_idle_gpu_whose_energy_stands_still_while_it_draws_power_is_frozen() -> None:
+    assert not is_believed(scrape(lambda _: working(util=0))[-1])
+
+
+# --- hostile ------------------------------------------------------------------------------------
+
+
+def test_too_much_for_one_machine_is_refused() -> None:
+    devices = "".join(dcgm("GPU_UTIL", 1, uuid=f"GPU-{number}") for number in range(MAX_DEVICES + 1))
+    assert "devices" in str(refused(reader_of(devices)))
+    xids = "".join(f'nvidia_smi_xid_errors_total{{uuid="1",xid="{number}"}} 1\n' for number in range(MAX_VALUES + 1))
+    assert "values" in str(refused(reader_of(xids), Lane.EVENT))
+
+
+def test_a_name_that_no_batch_could_carry_costs_its_own_series() -> None:
+    page = dcgm("GPU_UTIL", 40) + dcgm("GPU_UTIL", 40, uuid="G" * 254)
+    page += f'nvidia_smi_xid_errors_total{{uuid="1",xid="{"7" * 300}"}} 1\n'
+    assert list(told(passed(reader_of(page, dialect=DCGM_EXPORTER)))) == ["gpu/GPU-1"]
+
+
+def escaped(text: str) -> str:
+    return text.encode("utf-8", "replace").decode().replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+@given(st.text(max_size=40), st.text(max_size=40))
+def test_a_label_forges_no_other_machine_and_no_other_device(pod: str, model: str) -> None:
+    line = (
+        f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="GPU-1",modelName="{escaped(model)}",Hostname="n",'
+        f'pod="{escaped(pod)}"}} 40\n'
+    )
+    samples = samples_of(TextParser().parse(line.encode()), DCGM_EXPORTER, SECOND, reader="x", where="w")
+    assert {sample.view.uuid for sample in samples if sample.view} == {"GPU-1"}
+    assert all(sample.view is not None for sample in samples)
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        "DCGM_FI_DEV_GPU_UTIL", "gpufleet_gpu_utilization_ratio", "all_smi_gpu_utilization", "nvidia_smi_gpu_info",
+        "gpufleet_measured_timestamp_seconds", "gpufleet_reading_absent", 'UUID="', 'uuid="GPU-1"', 'node="n"', "{",
+        "}", '"', ",", " ", "\n", "1", "NaN", "1e308", "-1", "kind=", '"gpu"', 'side="host"', "# HELP x", "\\",
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(FRAGMENTS | st.text(max_size=5), max_size=60).map("".join))
+@settings(max_examples=300)
+def test_only_the_declared_error_leaves_whatever_the_page_is(page: str) -> None:
+    with contextlib.suppress(ReaderError):
+        done = passed(reader_of(page.encode("utf-8", "replace")))
+        for sample in done.samples:
+            assert isinstance(sample, Sample)
+            assert sample.measured_at > 0
