@@ -379,6 +379,10 @@ class Registry(Protocol):
         """Return the machine of this id, or those of this host name, as `machines` does."""
         ...
 
+    def machines_with_uuid(self, cluster: str, uuid: str) -> tuple[MachineRecord, ...]:
+        """Return every machine of this system UUID, nodes and guests, as `machines` does."""
+        ...
+
     def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain
         """Return one machine. Raises NotFoundError."""
         ...

@@ -224,16 +224,16 @@ class Agent:
 
     def _assemble(self) -> Generator[None, None, Snapshot]:
         capability = "no hub is configured" if self._delivery is None else self._delivery.capability
-        guests = {} if self._guests is None else {"guests": self._guests.capability}
+        files = {} if self._guests is None else {"guests": self._guests.capability}
         snapshot = yield from self._assembler.steps(
             self._state,
             now=self._clock.monotonic(),
             now_ns=self._clock.now_ns(),
-            capabilities={**self._capabilities, **guests, "push": capability},
+            capabilities={**self._capabilities, **files, "push": capability},
         )
         if self._guests is not None:
-            yield
-            snapshot = msgspec.structs.replace(snapshot, guests=self._guests.documents(snapshot.node.name))
+            found = yield from self._guests.documents(snapshot.node.name)
+            snapshot = msgspec.structs.replace(snapshot, guests=found)
         return snapshot
 
     def _newest_stats(self) -> AgentStats:

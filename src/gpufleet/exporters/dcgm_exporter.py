@@ -6,12 +6,15 @@ Labels stand in the order of releases up to 4.8, with the host's name both as `H
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from gpufleet.agent.state import RECENT_EVENTS
 from gpufleet.dialects.dcgm_exporter import CLOCK_COUNT, CLOCK_EVENTS, DCGM_EXPORTER, WINDOW_MS, XID_COUNT
 from gpufleet.dialects.dialect import Family
 from gpufleet.exporters.clock_counts import ClockCounts
 from gpufleet.exporters.exposition import Page, labelled
 from gpufleet.exporters.families import SUBJECTS, Shown, add_families, parts, text
+from gpufleet.exporters.prometheus import guest_labels
 from gpufleet.model.event import EventReport
 from gpufleet.model.event_kinds import EventKind
 from gpufleet.model.reading import Value
@@ -34,7 +37,8 @@ def add_dcgm(page: Page, snapshot: Snapshot, clocks: ClockCounts | None = None) 
         clocks: what was seen of clock events before, or None: then they are not counted.
     """
     shown = list(_shown(snapshot))
-    add_families(page, DCGM_EXPORTER, shown, write=written, label=_label)
+    add_families(page, DCGM_EXPORTER, [*shown, *_guests(snapshot)], write=written, label=_label)
+    # What is counted from events is of this machine alone: a guest may claim any UUID.
     _no_xids(page, shown)
     _xid_counts(page, snapshot, shown)
     if clocks is not None:
@@ -52,11 +56,11 @@ def written(family: Family, value: Value) -> str | None:
     return str(int(whole))
 
 
-def _shown(snapshot: Snapshot) -> Iterator[Shown]:
+def _shown(snapshot: Snapshot, side: Side = Side.HOST) -> Iterator[Shown]:
     """Return GPUs and MIG devices that a driver here shows; an instance bears its GPU's labels."""
     driver = text(snapshot.host.readings, "nvidia_driver_version")
     for device, gpu in parts(snapshot):
-        if gpu.side is not Side.HOST or device.kind is ViewKind.VGPU:
+        if gpu.side is not side or device.kind is ViewKind.VGPU:
             continue
         minor = text(gpu.readings, "gpu_minor_number")
         labels = {
@@ -73,6 +77,18 @@ def _shown(snapshot: Snapshot) -> Iterator[Shown]:
         yield Shown(
             subject=SUBJECTS[device.kind], readings=device.readings, dimensions=device.dimensions, labels=labels
         )
+
+
+def _guests(snapshot: Snapshot) -> Iterator[Shown]:
+    """Return GPUs and MIG devices of virtual machines, with who they are behind the labels."""
+    for guest in snapshot.guests:
+        seen: set[tuple[str, ...]] = set()
+        inside = msgspec.structs.replace(snapshot, devices=guest.devices, host=guest.host)
+        for one in _shown(inside, Side.GUEST):
+            labels = {**one.labels, **guest_labels(guest)}
+            if tuple(labels.values()) not in seen:  # devices that it calls alike are one series
+                seen.add(tuple(labels.values()))
+                yield msgspec.structs.replace(one, labels=labels)
 
 
 def _label(family: Family, one: Shown, value: Value) -> Mapping[str, str]:

@@ -5,7 +5,8 @@ Every metric of the catalogue is `gpufleet_` and its name. A reading without a v
 one it is in and 0 for the others. Texts that seldom change are labels of `gpufleet_gpu_info` and
 `gpufleet_host_info`, which are always 1. Series of a MIG device or vGPU instance also carry the UUID of its GPU (`gpu`)
 and which part of it they are about. `gpufleet_measured_timestamp_seconds` says of each subject, reader and lane when it
-was measured, and by whom (`provenance`).
+was measured, and by whom (`provenance`). Series of a virtual machine that is read from inside carry its namespace, name
+and UUID (`namespace`, `vm_name`, `vm_uid`).
 """
 
 from collections.abc import Generator, Iterable
@@ -14,7 +15,7 @@ from gpufleet.agent.slices import at_once
 from gpufleet.dialects.native import MEASURED
 from gpufleet.exporters.exposition import Head, Page, Section, Syntax, labelled, write_page
 from gpufleet.exporters.subjects import ABSENT, Families, Subject, catalogue_heads
-from gpufleet.model.snapshot import Device, Host, ReaderReport, Snapshot
+from gpufleet.model.snapshot import Device, Guest, Host, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderState
 from gpufleet.model.view import ViewKind
 
@@ -43,6 +44,9 @@ JOINED_ELSEWHERE = frozenset(
 )
 """Info texts that every series of a device already carries as labels."""
 
+
+OWN_FAMILY = frozenset({"guest_problem"})
+"""Info texts of a machine that are no labels: words that are others with every trouble."""
 
 _INSTANCE_LABELS = {
     ViewKind.MIG: (
@@ -79,14 +83,21 @@ class NativePage:
     def update(self, snapshot: Snapshot) -> Generator[None, None, None]:
         """Take in everything a snapshot knows, in small steps; the page is whole when they are done."""
         node = labelled({"node": snapshot.node.name})
-        bases = [f"{node},{labelled(_device_labels(device))}" for device in snapshot.devices]
-        if [*bases, node] != self._bases:
-            self._bases = [*bases, node]
-            self._subjects = [Subject(base, GPU_INFO, JOINED_ELSEWHERE) for base in bases]
-            self._subjects.append(Subject(node, HOST_INFO, frozenset()))
+        shown = _subjects(node, snapshot.devices, snapshot.host)
+        for guest in snapshot.guests:
+            shown += _subjects(f"{node},{labelled(guest_labels(guest))}", guest.devices, guest.host)
+            yield
+        bases = [base for base, _ in shown]
+        if bases != self._bases:
+            self._bases = bases
+            self._subjects = [
+                Subject(base, GPU_INFO, JOINED_ELSEWHERE)
+                if isinstance(one, Device)
+                else Subject(base, HOST_INFO, OWN_FAMILY)
+                for base, one in shown
+            ]
             self._families = Families(self._heads, len(self._subjects))
-        shown: list[Device | Host] = [*snapshot.devices, snapshot.host]
-        for place, (subject, one) in enumerate(zip(self._subjects, shown, strict=True)):
+        for place, (subject, (_, one)) in enumerate(zip(self._subjects, shown, strict=True)):
             yield
             self._families.put(place, subject.update(one.readings, one.dimensions, one.sources))
         yield from self._families.join()
@@ -97,11 +108,26 @@ class NativePage:
         return [*self._families.sections(), *self._rest]
 
 
+def guest_labels(guest: Guest) -> dict[str, str]:
+    """Return what every series of a virtual machine bears: who it is, as the agent was told."""
+    return {"namespace": guest.namespace, "vm_name": guest.name, "vm_uid": guest.vm_uuid}
+
+
+def _subjects(base: str, devices: Iterable[Device], host: Host) -> list[tuple[str, Device | Host]]:
+    """Return what series are about, each with its labels: devices, and the machine itself."""
+    found: list[tuple[str, Device | Host]] = [(f"{base},{labelled(_device_labels(one))}", one) for one in devices]
+    return [*found, (base, host)]
+
+
 def _of_the_agent(snapshot: Snapshot) -> list[Section]:
     """Return the families about readers and what the agent can do."""
     page = Page()
     node = {"node": snapshot.node.name}
+    for family, words in _READER_FAMILIES:
+        page.declare(family, "gauge", words, "seconds")
     _readers(page, node, snapshot.readers)
+    for guest in snapshot.guests:
+        _readers(page, {**node, **guest_labels(guest)}, guest.readers)
     page.declare("gpufleet_capability", "gauge", "1 if this agent can do it here, else 0")
     for name, word in snapshot.capabilities.items():
         page.add("gpufleet_capability", labelled({**node, "capability": name}), int(word == "available"))
@@ -150,8 +176,6 @@ _READER_FAMILIES = (
 
 
 def _readers(page: Page, node: dict[str, str], reports: Iterable[ReaderReport]) -> None:
-    for family, words in _READER_FAMILIES:
-        page.declare(family, "gauge", words, "seconds")
     for report in reports:
         labels = labelled({**node, "reader": report.reader, "lane": report.lane})
         page.add("gpufleet_reader_interval_seconds", labels, report.interval_seconds)

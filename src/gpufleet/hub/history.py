@@ -96,9 +96,15 @@ def within(allocation: Allocation, asked: Window) -> Window | None:
 
 
 def series_answer(
-    allocation: Allocation, machine: MachineRecord, points: Points, asked: Window, *, listed: AbstractSet[str] | None
+    allocation: Allocation,
+    machine: MachineRecord,
+    points: Points,
+    asked: Window,
+    *,
+    listed: AbstractSet[str] | None,
+    source: Provenance = Provenance.HOST_LOCAL_PROBE,
 ) -> SeriesAnswer:
-    """Answer with the points of one machine; of the devices in `listed` (ids) only, unless it is None."""
+    """Answer with the points of one machine, measured by `source`; of devices in `listed` (ids) only, unless None."""
     prefix = f"{machine.cluster}/{machine.id}"
     series = tuple(
         Series(
@@ -110,7 +116,7 @@ def series_answer(
         for (view, name), found in sorted(points.items(), key=lambda item: (item[0][1], item[0][0] or ""))
         if view is None or listed is None or f"{prefix}/{view}" in listed
     )
-    return _answer(allocation, asked, Provenance.HOST_LOCAL_PROBE, None, "", series)
+    return _answer(allocation, asked, source, None, "", series)
 
 
 def no_series(allocation: Allocation, reason: Reason, detail: str, asked: Window) -> SeriesAnswer:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gpufleet.hub import answers, events, history, processes, slices
+from gpufleet.hub import answers, events, guests, history, processes, slices
 from gpufleet.hub.claims import Claims, share
 from gpufleet.hub.history import QuestionError
 from gpufleet.hub.lists import Lists
@@ -30,6 +30,7 @@ from gpufleet.model.answer import (
 )
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.machine import MachineKind
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.stored import EventQuestion, EventSpan, ProcessQuestion
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import ViewKind, normalise_uuid
@@ -296,8 +297,13 @@ class Queries:
     def _allocation_metrics(self, id: str, tenant: str | None) -> AllocationAnswer:  # noqa: A002
         allocation = self._registry.allocation(id, tenant)
         if allocation.spec.kind in slices.KINDS:
-            hosts = self._hosts(allocation.spec)
-            return slices.answer(allocation, hosts, self._clock.now_ns(), stale_after_seconds=self._stale_after)
+            return slices.answer(
+                allocation,
+                self._hosts(allocation.spec),
+                self._clock.now_ns(),
+                stale_after_seconds=self._stale_after,
+                inside=self._guests(allocation.spec.target),
+            )
         machines = self._meant(allocation.spec.target)
         now = self._clock.now_ns()
         contested = self._contested(allocation, machines, now, now + 1, name=tenant is None)
@@ -328,6 +334,20 @@ class Queries:
             if one.machine.kind is MachineKind.NODE
         ]
 
+    def _guests(self, target: Target) -> list[guests.Told]:
+        """Return the machines that are read from inside under the target's UUID."""
+        wanted = normalise_uuid(target.vm_uuid or "")
+        found = self._registry.machines_with_uuid(target.cluster, wanted) if wanted else ()
+        return [
+            guests.Told(
+                machine=one,
+                stored=self._store.latest(target.cluster, one.id),
+                readers=self._store.readers(target.cluster, one.id),
+            )
+            for one in found
+            if one.machine.kind is MachineKind.GUEST
+        ]
+
     def _allocation_series(
         self,
         id: str,  # noqa: A002
@@ -341,6 +361,8 @@ class Queries:
             over = answers.standing(allocation, asked.end)
             reason, detail = over or (Reason.NO_DATA, "the allocation was not in force at that time")
             return history.no_series(allocation, reason, detail, asked)
+        if allocation.spec.kind in slices.KINDS:
+            return self._guest_series(allocation, metrics, own)
         machines = self._meant(allocation.spec.target)
         contested = self._contested(allocation, machines, own.start, own.end, name=tenant is None)
         if contested:
@@ -353,6 +375,14 @@ class Queries:
         listed = answers.listed_ids(allocation, machine, self._store.latest(machine.cluster, machine.id))
         points = self._store.series(machine.cluster, machine.id, metrics, own.start, own.end, own.step)
         return history.series_answer(allocation, machine, points, own, listed=listed)
+
+    def _guest_series(self, allocation: Allocation, metrics: Sequence[str], own: history.Window) -> SeriesAnswer:
+        home = guests.home(allocation, self._guests(allocation.spec.target))
+        if home is None:
+            return history.no_series(allocation, *answers.NOBODY_ANSWERS[allocation.spec.kind], own)
+        inside = Provenance.SLICE_GUEST
+        points = self._store.series(home.cluster, home.id, metrics, own.start, own.end, own.step, inside)
+        return history.series_answer(allocation, home, points, own, listed=None, source=inside)
 
     def _event_spans(
         self, cluster: str | None, machine: str | None, allocation: str | None, tenant: str | None, start: int, end: int

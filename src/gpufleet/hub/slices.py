@@ -1,4 +1,4 @@
-"""What the host may tell of a virtual machine: its own vGPU instances, as the host's vGPU manager sees them. Pure.
+"""Who answers for a virtual machine: it itself (`hub.guests`), and its host for its own vGPU instances. Pure.
 
 An instance belongs to the virtual machine whose UUID the host reads from that very instance. Nothing else of the
 host is in such an answer: no reading of the GPU that the instance is cut from, of the machine, or of a neighbour's
@@ -9,15 +9,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpufleet.hub import answers
+from gpufleet.hub import answers, guests
 from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.readings import all_stale, devices, present_keys
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec
-from gpufleet.model.answer import AllocationAnswer, AnswerDevice, MachineRecord
+from gpufleet.model.answer import AllocationAnswer, AnswerDevice
 from gpufleet.model.provenance import Provenance
-from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import StoredSample
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, ViewKind, normalise_uuid
@@ -28,18 +27,8 @@ KINDS = frozenset({AllocationKind.GPU_SLICE, AllocationKind.KUBEVIRT_VMI})
 VM_ID, VM_ID_KIND = "vgpu_vm_id", "vgpu_vm_id_kind"
 
 
-class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine that may have a vGPU instance of the virtual machine.
-
-    Attributes:
-        machine: which.
-        stored: its newest samples.
-        readers: how its readers are doing.
-    """
-
-    machine: MachineRecord
-    stored: Sequence[StoredSample]
-    readers: Sequence[ReaderStatus]
+Host = guests.Told
+"""A machine that may have a vGPU instance of the virtual machine."""
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -54,18 +43,44 @@ class _Found(msgspec.Struct, frozen=True):
         return any(self.freshness.is_heard(one.received_at) for one in self.stored)
 
 
-def answer(allocation: Allocation, hosts: Sequence[Host], now: int, *, stale_after_seconds: float) -> AllocationAnswer:
-    """Answer for the allocation of a virtual machine.
+def answer(
+    allocation: Allocation,
+    hosts: Sequence[Host],
+    now: int,
+    *,
+    stale_after_seconds: float,
+    inside: Sequence[guests.Told] = (),
+) -> AllocationAnswer:
+    """Answer for the allocation of a virtual machine: from inside it, and from its host of its own vGPU instances.
 
     Args:
         allocation: of one of `KINDS`.
         hosts: every machine of its cluster that tells of an instance it may mean.
         now: nanoseconds since 1970 by the hub's clock.
         stale_after_seconds: a machine that was not heard of for longer has no current values.
+        inside: every machine of its cluster that is read as a guest of the target's UUID.
     """
     over = answers.standing(allocation, now)
     if over is not None:
         return answers.unavailable(allocation, *over)
+    guest = guests.answer(allocation, inside, now, stale_after_seconds=stale_after_seconds)
+    if guest is not None and guest.reason is Reason.AMBIGUOUS_TARGET:
+        return guest
+    host = _from_hosts(allocation, hosts, now, stale_after_seconds)
+    if guest is None:
+        return host
+    if guest.source is Provenance.SLICE_GUEST:
+        of_instances = host.devices if host.source is Provenance.SLICE_VGPU_HOST else ()
+        return msgspec.structs.replace(guest, devices=(*guest.devices, *of_instances))
+    if host.source is Provenance.SLICE_VGPU_HOST:
+        words = f"the guest itself is not heard ({guest.reason}): {guest.detail}"
+        return msgspec.structs.replace(host, detail=words, last_error=guest.last_error)
+    return guest
+
+
+def _from_hosts(
+    allocation: Allocation, hosts: Sequence[Host], now: int, stale_after_seconds: float
+) -> AllocationAnswer:
     found = []
     for host in hosts:
         own = instances_of(allocation.spec, host)

@@ -80,6 +80,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         measured_at: when it was measured (or found absent).
         received_at: when the hub received it; only in a hub's answers.
         age_seconds: by the hub's clock on receipt; only in a hub's answers.
+        last_known: what the value was when it was last measured, as old as `age_seconds` says and no word of now; only
+            in a hub's answers about guests that are not heard of.
     """
 
     value: Value | None = None
@@ -91,6 +93,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     measured_at: dt.datetime | None = None
     received_at: dt.datetime | None = None
     age_seconds: float | None = None
+    last_known: Value | None = None
 
 
 class DimReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

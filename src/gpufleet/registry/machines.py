@@ -108,6 +108,11 @@ class Machines:
         rows = [self._rows[id_] for id_ in self._by_evidence.get((cluster, "name", word), ())]
         return tuple(self._record(row) for row in sorted(rows, key=_order))
 
+    def with_uuid(self, cluster: str, uuid: str) -> tuple[MachineRecord, ...]:
+        """Return the machines of this system UUID; see `ports.Registry.machines_with_uuid`."""
+        rows = [self._rows[id_] for id_ in self._by_evidence.get((cluster, "system_uuid", uuid), ())]
+        return tuple(self._record(row) for row in sorted(rows, key=_order))
+
     def record(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain
         """Return one machine. Raises NotFoundError."""
         row = self._rows.get(id)

@@ -87,6 +87,11 @@ class SqlRegistry:
         with self._lock:
             return self._machines.called(cluster, word)
 
+    def machines_with_uuid(self, cluster: str, uuid: str) -> tuple[MachineRecord, ...]:
+        """Return the machines of this system UUID."""
+        with self._lock:
+            return self._machines.with_uuid(cluster, uuid)
+
     def machine(self, id: str) -> MachineRecord:  # noqa: A002 - the word of the domain
         """Return one machine. Raises NotFoundError."""
         with self._lock:

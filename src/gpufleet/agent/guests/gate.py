@@ -93,11 +93,13 @@ def _values(told: Iterable[tuple[str, Value | Absent]], subject: Subject) -> dic
 
 
 def _dims(told: tuple[DimValue, ...], subject: Subject) -> Iterable[DimValue]:
+    seen: set[tuple[str, ...]] = set()
     for one in told[:MAX_DIMS]:
         metric = CATALOGUE.get(one.metric)
-        if metric is None or len(one.labels) != len(metric.dims):
-            continue
         labels = tuple(clean(label)[:MAX_TEXT] for label in one.labels)
+        if metric is None or len(labels) != len(metric.dims) or (one.metric, *labels) in seen:
+            continue
+        seen.add((one.metric, *labels))
         yield DimValue(one.metric, labels, _fit(metric, subject, one.value))
 
 

@@ -3,11 +3,11 @@
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.agent.assemble import assemble
+from gpufleet.agent.assemble import Assembler
 from gpufleet.agent.guests.judging import AWAITED, Standing, judge
 from gpufleet.agent.guests.stamps import Stamps
 from gpufleet.agent.guests.ways import HEARD, FirstAnswer, Link, Way
@@ -104,6 +104,7 @@ class GuestWatch:
         self._told_at = self._began
         self._document: Guest | None = None
         self._assembled = self._began
+        self._assembler, self._changes = Assembler(), 0
         self._start_anew()
         self._tell()
 
@@ -125,12 +126,13 @@ class GuestWatch:
             for link in self._access.links:
                 await link.close()
 
-    def document(self, hypervisor: str) -> Guest:
+    def document(self, hypervisor: str) -> Generator[None, None, Guest]:
         """Return what snapshots show of it; made anew after a change, and as readings grow old."""
         now = self._clock.monotonic()
         if self._document is None or now - self._assembled >= self._intervals[Lane.FAST]:
-            found = assemble(self._state, now=now, now_ns=self._clock.now_ns(), capabilities={})
-            self._document = Guest(
+            changes = self._changes
+            found = yield from self._assembler.steps(self._state, now=now, now_ns=self._clock.now_ns(), capabilities={})
+            made = Guest(
                 machine=self.machine(hypervisor),
                 namespace=self.guest.namespace,
                 name=self.guest.name,
@@ -142,7 +144,9 @@ class GuestWatch:
                 host=found.host,
                 readers=found.readers,
             )
-            self._assembled = now
+            if changes != self._changes:
+                return made  # what came while it was made is in the next one
+            self._document, self._assembled = made, now
         return self._document
 
     def machine(self, hypervisor: str) -> Machine:
@@ -213,6 +217,7 @@ class GuestWatch:
             self._judge(outcome)
         self._tell()
         self._document = None
+        self._changes += 1
         self._changed()
 
     def _judge(self, outcome: Outcome) -> None:

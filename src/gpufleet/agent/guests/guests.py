@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from gpufleet.agent.guests.folder import GuestFolder
 from gpufleet.agent.guests.guest import Access, GuestWatch
@@ -79,9 +79,12 @@ class Guests:
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def documents(self, hypervisor: str) -> tuple[Guest, ...]:
-        """Return what snapshots show, by namespace and name."""
-        found = [watch.document(hypervisor) for watch in self._watches.values()]
+    def documents(self, hypervisor: str) -> Generator[None, None, tuple[Guest, ...]]:
+        """Return what snapshots show, by namespace and name, in small steps."""
+        found: list[Guest] = []
+        for watch in list(self._watches.values()):
+            yield
+            found.append((yield from watch.document(hypervisor)))
         return tuple(sorted(found, key=lambda one: (one.namespace, one.name, one.vm_uuid)))
 
     def take(self, hypervisor: str) -> tuple[MachineReport, ...]:

@@ -1,0 +1,139 @@
+"""A virtual machine's whole way: a real sshd as the guest, agent, hub, the allocation's answer."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Way
+from tests.support.guest_smi import GuestSmi, uuid_of
+from tests.support.processes import Gpufleet
+from tests.support.sshd import USER, Guest
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.system
+
+UID = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
+GUEST_UUID = uuid_of(0xABC, 0)[:12]
+HUB = "stale_after_seconds = 6.0\n"
+
+
+@pytest.fixture
+def guest() -> Iterator[tuple[Guest, GuestSmi]]:
+    with Guest() as one:
+        yield one, GuestSmi(one, number=0xABC, gpus=2)
+
+
+@pytest.fixture
+def way(tmp_path: Path) -> Iterator[Way]:
+    one = Way(tmp_path)
+    config = (tmp_path / "agent.toml").read_text()
+    (tmp_path / "guests.d").mkdir()
+    (tmp_path / "agent.toml").write_text(f'guest_folder = "{tmp_path / "guests.d"}"\n{config}')
+    (tmp_path / "hub.toml").write_text(HUB)
+    yield one
+    one.stop()
+
+
+def start(way: Way) -> Gpufleet:
+    hub = way._start(
+        "hub",
+        *("--config", str(way.folder / "hub.toml")),
+        *("--listen", f"127.0.0.1:{way.hub_port}", "--state", str(way.state)),
+    )
+    hub.wait_for(f"{way.hub_url}/readyz")
+    return way.start_agent()
+
+
+def tell(way: Way, guest: Guest) -> Path:
+    file = way.folder / "guests.d" / "vm.toml"
+    fresh = file.with_name(".vm.toml")
+    fresh.write_text(
+        f'name = "train-0"\nnamespace = "ml"\nvm_uuid = "{UID}"\nallocation = "slice-1"\n[[channels]]\n'
+        f'type = "ssh"\naddress = "127.0.0.1:{guest.port}"\nuser = "{USER}"\nkey_file = "{guest.key_file}"\n'
+    )
+    fresh.replace(file)
+    return file
+
+
+def ask(way: Way) -> Any:
+    return way.hub("/v1/allocations/slice-1/metrics")
+
+
+def wait_for(way: Way, source: str, reason: str | None) -> Any:
+    def there() -> bool:
+        found = ask(way)
+        return (found["source"], found["reason"]) == (source, reason)
+
+    wait_until(there, seconds=60, what=f"{source}, {reason}; it is {ask(way)['source']}, {ask(way)['reason']}")
+    return ask(way)
+
+
+def of_host(way: Way) -> set[object]:
+    """What this host's own working NVML says of its eight GPUs."""
+    found = way.hub("/v1/gpus")["items"]
+    return {one["device"]["uuid"] for one in found if one["device"]["side"] == "host"}
+
+
+def test_a_slice_is_answered_from_inside_its_guest(way: Way, guest: tuple[Guest, GuestSmi]) -> None:
+    one, smi = guest
+    start(way)
+    way.put(
+        "/v1/allocations/slice-1",
+        {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": UID}, "tenant": "t", "expected": {"h100": 2}},
+    )
+    wait_for(way, "unavailable", "guest_not_collected")
+    wait_until(lambda: len(of_host(way)) == 8, what="the host's own GPUs in the hub")
+    file = tell(way, one)
+    found = wait_for(way, "slice_guest", None)
+    assert [device["uuid"] for device in found["devices"]] == [uuid_of(0xABC, 0), uuid_of(0xABC, 1)]
+    assert {device["side"] for device in found["devices"]} == {"guest"}
+    assert {device["source"] for device in found["devices"]} == {"slice_guest"}
+    assert found["host"]["host_memory_total_bytes"]["value"] > 0
+    assert found["host"]["guest_driver_ready_timestamp_seconds"]["value"] > 0
+    assert not of_host(way) & {device["uuid"] for device in found["devices"]}
+
+    past = way.hub("/v1/allocations/slice-1/series?metric=gpu_memory_used_bytes&metric=host_memory_total_bytes&step=1s")
+    assert past["source"] == "slice_guest"
+    assert {one["metric"] for one in past["series"]} == {"gpu_memory_used_bytes", "host_memory_total_bytes"}
+    assert all(GUEST_UUID in (one["device"] or GUEST_UUID) for one in past["series"])
+
+    smi.say("Unable to determine the device handle for GPU0: 0000:01:00.0: GPU is lost.", 15)
+    found = wait_for(way, "unavailable", "gpu_lost")
+    assert "GPU is lost" in found["detail"]
+    readings = found["devices"][0]["readings"]["gpu_memory_used_bytes"]
+    assert "value" not in readings
+    assert readings["last_known"] > 0
+    assert readings["age_seconds"] > 0
+    smi.heal()
+    wait_for(way, "slice_guest", None)
+
+    smi.show(1)
+    found = wait_for(way, "unavailable", "gpu_count_differs")
+    assert found["detail"] == "the allocation has 2 GPUs, and the guest shows 1"
+    smi.show(2)
+    wait_for(way, "slice_guest", None)
+
+    one.stop()
+    found = wait_for(way, "unavailable", "guest_unreachable")
+    assert all("value" not in reading for device in found["devices"] for reading in device["readings"].values())
+    one.new_host_key()
+    one.start()
+    wait_for(way, "unavailable", "identity_mismatch")
+    file.unlink()
+    wait_for(way, "unavailable", "guest_not_collected")
+
+
+def test_a_guests_gpus_are_counted_as_its_own(way: Way, guest: tuple[Guest, GuestSmi]) -> None:
+    one, _ = guest
+    start(way)
+    tell(way, one)
+    wait_until(lambda: len(way.hub("/v1/gpus")["items"]) == 10, seconds=60, what="host's and guest's GPUs")
+    kinds = [item["machine"]["machine"].get("kind", "node") for item in way.hub("/v1/nodes")["items"]]
+    assert kinds == ["node"]
+    page = way.metrics()
+    inside = [line for line in page.splitlines() if f'vm_uid="{UID}"' in line]
+    assert any(line.startswith("gpufleet_gpu_utilization_ratio{") and 'namespace="ml"' in line for line in inside)
+    assert any(line.startswith("gpufleet_guest_state{") and line.endswith('state="ok"} 1') for line in inside)
+    assert all('vm_name="train-0"' in line for line in inside)

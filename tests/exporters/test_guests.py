@@ -1,0 +1,99 @@
+"""Virtual machines on the agent's page: who they are on every series, and nothing of the host under their names."""
+
+import msgspec
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpufleet.exporters.clock_counts import ClockCounts
+from gpufleet.exporters.dcgm_exporter import add_dcgm
+from gpufleet.exporters.exposition import Page, Syntax, write_page
+from gpufleet.exporters.prometheus import PrometheusExporter
+from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.reading import Reading
+from gpufleet.model.snapshot import Device, Guest, Host, Snapshot
+from gpufleet.model.view import Side, ViewKind
+from tests.support.snapshots import example_snapshot
+
+UID = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
+
+
+def device(uuid: str, **readings: float) -> Device:
+    return Device(
+        key=f"gpu/{uuid}",
+        kind=ViewKind.GPU,
+        side=Side.GUEST,
+        uuid=uuid,
+        pci_address="0000:01:00.0",
+        index=0,
+        name="NVIDIA H100",
+        readings={name: Reading(value=value, reader="nvidia_smi") for name, value in readings.items()},
+    )
+
+
+def with_guest(*devices: Device, name: str = "train-0") -> Snapshot:
+    problem = Reading(value="words of a driver", reader="guests")
+    state = Reading(value="ok", reader="guests")
+    guest = Guest(
+        machine=Machine(name=f"ml/{name}", kind=MachineKind.GUEST, system_uuid=UID),
+        namespace="ml",
+        name=name,
+        vm_uuid=UID,
+        state="ok",
+        devices=devices,
+        host=Host(readings={"guest_state": state, "guest_problem": problem}),
+    )
+    return msgspec.structs.replace(example_snapshot(), guests=(guest,))
+
+
+def series(page: bytes, *, ours: bool = True) -> list[tuple[str, dict[str, str], float]]:
+    found = [
+        (one.name, one.labels, one.value)
+        for family in text_string_to_metric_families(page.decode())
+        for one in family.samples
+    ]
+    return [one for one in found if (one[1].get("vm_uid") == UID) is ours]
+
+
+def dcgm(snapshot: Snapshot) -> bytes:
+    page = Page()
+    clocks = ClockCounts()
+    clocks.take(snapshot)
+    add_dcgm(page, snapshot, clocks)
+    return write_page(page.sections(), Syntax.TEXT)
+
+
+def test_every_series_of_a_guest_says_whose_it_is() -> None:
+    snapshot = with_guest(device("GPU-guest", gpu_utilization_ratio=0.37, gpu_memory_used_bytes=2**30))
+    page = PrometheusExporter().render(snapshot)
+    own = series(page)
+    assert {name for name, _, _ in own} >= {"gpufleet_gpu_utilization_ratio", "gpufleet_guest_state"}
+    for _, labels, _ in own:
+        assert (labels["namespace"], labels["vm_name"]) == ("ml", "train-0")
+    assert series(page, ours=False) == series(PrometheusExporter().render(example_snapshot()), ours=False)
+    assert b"words of a driver" not in page
+
+
+def test_dcgm_tooling_sees_the_gpus_of_virtual_machines() -> None:
+    snapshot = with_guest(device("GPU-guest", gpu_utilization_ratio=0.37, gpu_memory_used_bytes=2**30))
+    own = {name: (labels, value) for name, labels, value in series(dcgm(snapshot))}
+    labels, value = own["DCGM_FI_DEV_GPU_UTIL"]
+    assert value == 37
+    assert own["DCGM_FI_DEV_FB_USED"][1] == 1024
+    assert labels["UUID"] == "GPU-guest"
+    assert labels["Hostname"] == snapshot.node.name
+    assert (labels["namespace"], labels["vm_name"], labels["vm_uid"]) == ("ml", "train-0", UID)
+
+
+def test_a_guest_that_claims_a_hosts_uuid_gets_nothing_of_that_gpu() -> None:
+    host = example_snapshot()
+    victim = next(one for one in host.devices if one.side is Side.HOST and one.uuid)
+    assert victim.uuid is not None
+    liar = device(victim.uuid, gpu_utilization_ratio=0.01, gpu_xid_events_total=3)
+    page = dcgm(with_guest(liar))
+    assert {name for name, _, _ in series(page)} == {"DCGM_FI_DEV_GPU_UTIL"}
+    assert series(page, ours=False) == series(dcgm(host), ours=False)
+
+
+def test_a_hostile_name_cannot_leave_its_label() -> None:
+    page = PrometheusExporter().render(with_guest(name='x"} 1\ninjected 2\\'))
+    assert {labels["vm_name"] for _, labels, _ in series(page)} == {'x"} 1\ninjected 2\\'}
+    assert "injected" not in {name for name, _, _ in series(page, ours=False)}

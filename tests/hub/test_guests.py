@@ -1,0 +1,250 @@
+"""Allocations of virtual machines that are read from inside: by themselves, or not at all."""
+
+import datetime as dt
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufleet.hub.guests import STAMPS, Told
+from gpufleet.hub.slices import answer
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
+from gpufleet.model.answer import AllocationAnswer, MachineRecord
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.guest import OK, REMOVED, STATES
+from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Reading, Sample, Value
+from gpufleet.model.stored import StoredSample
+from gpufleet.model.time import NANOS, to_datetime
+from gpufleet.model.view import Side, View, ViewKind
+
+NOW = 1_800_000_000 * NANOS
+STALE_AFTER = 120.0
+VM, OTHER_VM = "11111111-2222-3333-4444-555555555555", "99999999-2222-3333-4444-555555555555"
+GPU = View(kind=ViewKind.GPU, side=Side.GUEST, uuid="GPU-1", pci_address="0000:01:00.0", index=0)
+SECOND = View(kind=ViewKind.GPU, side=Side.GUEST, uuid="GPU-2", pci_address="0000:02:00.0", index=1)
+
+
+def at(seconds: float) -> dt.datetime:
+    return to_datetime(NOW) + dt.timedelta(seconds=seconds)
+
+
+def inside(view: View | None, number: int, *, age: float = 1.0, **more: object) -> StoredSample:
+    values: dict[str, Value | Absent] = {"gpu_memory_used_bytes" if view else "host_memory_total_bytes": number}
+    given_ = {"reader": "nvidia_smi", "lane": Lane.FAST, "provenance": Provenance.SLICE_GUEST, **more}
+    one = Sample(view=view, measured_at=NOW - int(age * NANOS), values=values, **given_)  # type: ignore[arg-type]
+    return StoredSample(sample=one, received_at=NOW - int(age * NANOS))
+
+
+def word(state: str = OK, problem: str = "", *, age: float = 1.0, gpus: int | None = None) -> StoredSample:
+    values: dict[str, Value | Absent] = {"guest_state": state, "guest_problem": problem}
+    if gpus is not None:
+        values["guest_gpus"] = gpus
+    values |= {name: 1_800_000_000.0 + place for place, name in enumerate(STAMPS)}
+    one = Sample(view=None, reader="guests", lane=Lane.FAST, measured_at=NOW, values=values)
+    return StoredSample(sample=one, received_at=NOW - int(age * NANOS))
+
+
+def guest(*samples: StoredSample, id_: str = "m-g", vm: str = VM, kind: MachineKind = MachineKind.GUEST) -> Told:
+    evidence = Machine(name="ml/train-0", kind=kind, system_uuid=vm, hypervisor="node-1")
+    record = MachineRecord(id=id_, cluster="local", machine=evidence, sender="s", first_seen=at(-100), last_seen=at(0))
+    return Told(machine=record, stored=samples, readers=())
+
+
+def allocation(kind: AllocationKind = AllocationKind.GPU_SLICE, vm: str = VM, **more: object) -> Allocation:
+    given_ = {"valid_from": at(-3600), **more}
+    spec = AllocationSpec(kind=kind, target=Target(cluster="local", vm_uuid=vm), **given_)  # type: ignore[arg-type]
+    return Allocation(id="slice", generation=1, spec=spec, created_at=at(-3600))
+
+
+def ask(one: Allocation, *guests: Told, hosts: tuple[Told, ...] = ()) -> AllocationAnswer:
+    return answer(one, hosts, NOW, stale_after_seconds=STALE_AFTER, inside=guests)
+
+
+def used(found: AllocationAnswer) -> list[object]:
+    return [device.readings["gpu_memory_used_bytes"].value for device in found.devices]
+
+
+@pytest.mark.parametrize("kind", [AllocationKind.GPU_SLICE, AllocationKind.KUBEVIRT_VMI])
+def test_a_virtual_machine_answers_for_itself(kind: AllocationKind) -> None:
+    found = ask(allocation(kind, VM.upper()), guest(word(), inside(GPU, 30), inside(None, 64, reader="host")))
+    assert (found.source, found.reason, found.detail, found.machine) == (Provenance.SLICE_GUEST, None, "", "m-g")
+    (device,) = found.devices
+    assert (device.side, device.source, device.uuid) == (Side.GUEST, Provenance.SLICE_GUEST, "GPU-1")
+    assert used(found) == [30]
+    assert found.host["host_memory_total_bytes"].value == 64
+    assert [found.host[name].value for name in STAMPS] == [1_800_000_000.0 + place for place in range(4)]
+    assert set(found.host) == {"host_memory_total_bytes", *STAMPS}
+    assert found.aggregate.coverage == "1 of 1 devices"
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state not in (OK, REMOVED)])
+def test_every_state_is_a_reason_in_its_own_words(state: str) -> None:
+    found = ask(allocation(), guest(word(state, "words of the driver"), inside(GPU, 30, age=STALE_AFTER + 1)))
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason(state))
+    if state == Reason.NOT_PERMITTED:
+        assert "words of the driver" not in found.detail + str(found.last_error)
+    else:
+        assert "words of the driver" in found.detail
+    assert used(found) == [None]
+    assert found.devices[0].readings["gpu_memory_used_bytes"].last_known == 30
+
+
+def test_silence_is_patience_until_the_stated_age() -> None:
+    silent = word(Reason.GUEST_UNREACHABLE, "no answer in time")
+    assert used(ask(allocation(), guest(silent, inside(GPU, 30, age=60)))) == [30]
+    found = ask(allocation(), guest(silent, inside(GPU, 30, age=STALE_AFTER + 1)))
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GUEST_UNREACHABLE)
+    reading = found.devices[0].readings["gpu_memory_used_bytes"]
+    assert (reading.value, reading.absent, reading.last_known) == (None, Reason.STALE, 30)
+    assert reading.age_seconds == pytest.approx(STALE_AFTER + 1)
+    assert "last heard at" in found.detail
+
+
+def test_another_machine_at_its_address_is_no_patience() -> None:
+    found = ask(allocation(), guest(word(Reason.IDENTITY_MISMATCH, "another host key"), inside(GPU, 30)))
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.IDENTITY_MISMATCH)
+    assert used(found) == [None]
+
+
+def test_a_silent_agent_is_no_answer() -> None:
+    old = STALE_AFTER + 1
+    found = ask(allocation(), guest(word(age=old), inside(GPU, 30, age=old), inside(None, 64, age=old)))
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.STALE)
+    assert found.host["host_memory_total_bytes"] == Reading(
+        absent=Reason.STALE,
+        reader="nvidia_smi",
+        side="host",
+        measured_at=at(-old),
+        received_at=at(-old),
+        age_seconds=old,
+        last_known=64,
+    )
+
+
+@pytest.mark.parametrize("expected", [{"h100": 2}, {"h100": 1, "a100": 1}, {"h100": 3}])
+def test_gpus_are_counted_against_the_allocation(expected: dict[str, int]) -> None:
+    found = ask(allocation(expected=expected), guest(word(), inside(GPU, 30)))
+    assert (found.source, found.reason) == (Provenance.UNAVAILABLE, Reason.GPU_COUNT_DIFFERS)
+    assert found.detail == f"the allocation has {sum(expected.values())} GPUs, and the guest shows 1"
+    assert used(found) == [None]
+    assert used(ask(allocation(expected={"h100": 2}), guest(word(), inside(GPU, 1), inside(SECOND, 2)))) == [1, 2]
+
+
+def test_a_gpu_that_is_gone_does_not_count() -> None:
+    both = (inside(GPU, 1), inside(SECOND, 2, age=60))
+    found = ask(allocation(expected={"h100": 2}), guest(word(gpus=1), *both))
+    assert found.detail == "the allocation has 2 GPUs, and the guest shows 1"
+
+
+def test_a_guest_that_is_read_no_more_is_not_collected() -> None:
+    found = ask(allocation(), guest(word(REMOVED), inside(GPU, 30)))
+    assert (found.source, found.reason, found.devices) == (Provenance.UNAVAILABLE, Reason.GUEST_NOT_COLLECTED, ())
+
+
+def test_a_virtual_machine_that_moved_is_answered_by_its_new_host() -> None:
+    old = guest(word(age=STALE_AFTER + 1), inside(GPU, 1, age=STALE_AFTER + 1), id_="m-old")
+    new = guest(word(), inside(GPU, 2), id_="m-new")
+    assert used(ask(allocation(), old, new)) == [2]
+    assert used(ask(allocation(), guest(word(REMOVED), inside(GPU, 1), id_="m-old"), new)) == [2]
+    both = ask(allocation(), guest(word(), inside(GPU, 1), id_="m-old"), new)
+    assert (both.reason, both.devices) == (Reason.AMBIGUOUS_TARGET, ())
+    assert "m-new, m-old" in both.detail
+
+
+def test_what_was_before_the_allocation_was_somebody_elses() -> None:
+    found = ask(allocation(valid_from=at(-1)), guest(word(), inside(GPU, 30, age=5)))
+    assert used(found) == [None]
+    gone = ask(allocation(valid_from=at(-1)), guest(word(Reason.NO_DRIVER), inside(GPU, 30, age=5)))
+    assert gone.devices[0].readings["gpu_memory_used_bytes"].last_known is None
+
+
+def test_its_vgpu_instance_completes_it_and_speaks_alone_when_it_is_silent() -> None:
+    view = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U-own", instance="7", parent="gpu/GPU-host")
+    values: dict[str, Value | Absent] = {"gpu_memory_used_bytes": 5, "vgpu_vm_id": VM, "vgpu_vm_id_kind": "uuid"}
+    one = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=NOW, values=values)
+    node = guest(StoredSample(sample=one, received_at=NOW), id_="m-node", vm="", kind=MachineKind.NODE)
+    both = ask(allocation(), guest(word(), inside(GPU, 30)), hosts=(node,))
+    assert both.source is Provenance.SLICE_GUEST
+    assert [(device.side, device.source) for device in both.devices] == [
+        (Side.GUEST, Provenance.SLICE_GUEST),
+        (Side.VGPU_HOST, Provenance.SLICE_VGPU_HOST),
+    ]
+    assert both.aggregate.metrics["gpu_memory_used_bytes"].value == 30
+    alone = ask(allocation(), guest(word(Reason.NO_DRIVER, "no driver")), hosts=(node,))
+    assert (alone.source, used(alone)) == (Provenance.SLICE_VGPU_HOST, [5])
+    assert "no_driver" in alone.detail
+
+
+# --- the law: a host's GPU never speaks for a guest's, on random hosts and guests ---------------------
+
+VIEWS = st.one_of(
+    st.none(),
+    st.builds(
+        View,
+        kind=st.sampled_from(ViewKind),
+        side=st.sampled_from(Side),
+        uuid=st.sampled_from(["GPU-1", "GPU-2", "U-1"]),
+        pci_address=st.sampled_from([None, "0000:01:00.0"]),
+        instance=st.sampled_from([None, "1"]),
+        parent=st.sampled_from([None, "gpu/GPU-1"]),
+    ),
+)
+AGES = st.sampled_from([0.5, 1.0, 90.0, STALE_AFTER + 1])
+
+
+@st.composite
+def machines(draw: st.DrawFn) -> list[Told]:
+    """Hosts whose own NVML works, and guests in every state; each number is of one sample alone."""
+    numbers = iter(range(1000, 100_000))
+    found = []
+    for index in range(draw(st.integers(1, 4))):
+        samples = [
+            inside(
+                draw(VIEWS),
+                next(numbers),
+                age=draw(AGES),
+                provenance=draw(st.sampled_from([*[Provenance.SLICE_GUEST] * 6, *Provenance])),
+                lane=draw(st.sampled_from([Lane.FAST, Lane.SLOW, Lane.STATIC])),
+                reader=draw(st.sampled_from(["nvml", "host", "nvidia_smi"])),
+            )
+            for _ in range(draw(st.integers(1, 6)))
+        ]
+        if draw(st.sampled_from([True, True, True, False])):
+            samples.append(word(draw(st.sampled_from([OK, OK, OK, OK, *STATES])), "words", age=draw(AGES)))
+        kind, vm = draw(st.sampled_from(MachineKind)), draw(st.sampled_from([VM, OTHER_VM]))
+        found.append(guest(*samples, id_=f"m-{index}", vm=vm, kind=kind))
+    return found
+
+
+@settings(max_examples=400)
+@given(machines(), st.sampled_from([{}, {"h100": 1}, {"h100": 2}]))
+def test_no_value_but_of_the_inside_of_that_very_guest_is_in_an_answer(
+    seen: list[Told], expected: dict[str, int]
+) -> None:
+    hosts = tuple(one for one in seen if one.machine.machine.kind is MachineKind.NODE)
+    found = ask(allocation(expected=expected), *seen, hosts=hosts)
+    readings = [reading for device in found.devices for reading in device.readings.values()]
+    readings += [reading for name, reading in found.host.items() if name not in STAMPS]
+    numbers = {one.value for one in readings} | {one.last_known for one in readings}
+    numbers |= {total.value for total in found.aggregate.metrics.values() if total.reporting == 1}
+    origins = [
+        (told, stored)
+        for told in seen
+        for stored in told.stored
+        if numbers & set(stored.sample.values.values()) - {None}
+    ]
+    for told, stored in origins:
+        assert (told.machine.id, told.machine.machine.kind) == (found.machine, MachineKind.GUEST)
+        assert told.machine.machine.system_uuid == VM
+        assert stored.sample.provenance is Provenance.SLICE_GUEST
+        assert stored.sample.view is None or stored.sample.view.side is Side.GUEST
+    if found.source is Provenance.UNAVAILABLE:
+        assert found.reason is not None
+        assert all(one.value is None for one in readings)
+    else:
+        assert found.source is Provenance.SLICE_GUEST
+        assert found.reason is None
+    assert all(reading.value is None or reading.last_known is None for reading in readings)
