@@ -297,7 +297,7 @@ async def test_an_address_that_is_not_told_is_absent(fake: FakeNvml, start: Star
     static = device(await start(fake).read(Lane.STATIC), 1)
     assert static.view is not None
     assert static.view.key == f"gpu/{fake.scenario.devices[1].uuid}"
-    assert static.values["gpu_pci_address"] == Absent(Reason.NO_DATA, "nvmlDeviceGetPciInfo_v3")
+    assert static.values["gpu_pci_address"] == Absent(Reason.DRIVER_ERROR, "nvmlDeviceGetPciInfo_v3: UNKNOWN")
 
 
 async def test_a_batch_of_fields_that_is_refused_is_asked_one_by_one(tmp_path: Path, start: Start) -> None:
@@ -337,3 +337,14 @@ async def test_devices_that_claim_everything_together_cannot_be_named(fake: Fake
     round_ = await start(fake).read(Lane.FAST)
     assert sum(sample.view is not None for sample in round_.samples) == 6
     assert any("the GPU at index 2 cannot be named" in words for words in round_.errors)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"), [(999, Reason.DRIVER_ERROR), (10, Reason.TIMEOUT), (3, Reason.NOT_SUPPORTED)]
+)
+async def test_an_address_that_is_not_told_says_why(fake: FakeNvml, start: Start, code: int, reason: Reason) -> None:
+    fake.scenario.fault("nvmlDeviceGetPciInfo_v3", gpu=2, code=code)
+    fake.apply()
+    found = device(await start(fake).read(Lane.STATIC), 2).values["gpu_pci_address"]
+    assert isinstance(found, Absent)
+    assert (found.reason, found.detail.partition(":")[0]) == (reason, "nvmlDeviceGetPciInfo_v3")

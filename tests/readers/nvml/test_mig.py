@@ -201,6 +201,70 @@ async def test_one_slot_that_cannot_be_read_costs_only_itself(fake: FakeNvml, st
     assert "not_permitted" in round_.errors[0]
 
 
+@pytest.mark.parametrize(
+    ("function", "code", "total"),
+    [
+        ("MigDeviceHandleByIndex", 999, Absent(Reason.DRIVER_ERROR, f"{G}MigDeviceHandleByIndex: UNKNOWN")),
+        ("MigDeviceHandleByIndex", 4, Absent(Reason.NOT_PERMITTED, f"{G}MigDeviceHandleByIndex")),
+        ("UUID", 10, 2),
+        ("MigMode", 999, 2),
+        ("MigMode", 10, 2),
+    ],
+)
+async def test_a_call_that_fails_now_ends_no_mig_device(
+    fake: FakeNvml, start: Start, function: str, code: int, total: object
+) -> None:
+    """That it could not be asked for is not that it is gone; and slots without an answer are no devices."""
+    cut_into_mig(fake.scenario, 3, (0, 4))
+    fake.apply()
+    reader = start(fake)
+    before = {lane: await reader.read(lane) for lane in (Lane.STATIC, Lane.FAST, Lane.SLOW)}
+    fake.scenario.fault(f"{G}{function}", gpu=3, code=code)
+    fake.apply()
+    after = {lane: await reader.read(lane) for lane in (Lane.FAST, Lane.STATIC, Lane.SLOW, Lane.FAST)}
+    for lane, round_ in after.items():
+        assert [one.view for one in parts(round_, 3).values()] == [one.view for one in parts(before[lane], 3).values()]
+        if function != "MigMode":
+            assert all(isinstance(v, Absent) for one in parts(round_, 3).values() for v in one.values.values())
+    values = device(after[Lane.FAST], 3).values
+    assert values["gpu_mig_devices"] == total
+    assert values["gpu_utilization_ratio"] == Absent(Reason.NOT_IN_MIG_MODE)
+    fake.scenario.faults.clear()
+    fake.apply()
+    again = await reader.read(Lane.FAST)
+    assert device(again, 3).values["gpu_mig_devices"] == 2
+    used = "gpu_memory_used_bytes"
+    assert {uuid: one.values[used] for uuid, one in parts(again, 3).items()} == {
+        uuid: one.values[used] for uuid, one in parts(before[Lane.FAST], 3).items()
+    }
+
+
+async def test_two_devices_of_one_uuid_on_two_gpus_are_both_shown(fake: FakeNvml, start: Start) -> None:
+    first, second = (cut_into_mig(fake.scenario, gpu, (4,))[4] for gpu in (1, 2))
+    second.texts[f"{G}UUID"] = first.uuid
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    found = {
+        one.view.key: one.values["gpu_memory_used_bytes"] for one in round_.samples if one.view and one.view.parent
+    }
+    addresses = [view.pci_address for view in (device(round_, gpu).view for gpu in (1, 2)) if view is not None]
+    assert found == {
+        f"mig/instance/11/0@{address}": said.numbers[f"{G}MemoryInfo_used"]
+        for address, said in zip(addresses, (first, second), strict=True)
+    }
+    assert round_.errors == (f"several MIG devices say that they are {first.uuid}: it names none of them",)
+
+
+async def test_two_devices_of_one_uuid_on_one_gpu(fake: FakeNvml, start: Start) -> None:
+    first, second = cut_into_mig(fake.scenario, 1, (2, 3)).values()
+    second.texts[f"{G}UUID"] = first.uuid
+    fake.apply()
+    round_ = await start(fake).read(Lane.FAST)
+    assert device(round_, 1).values["gpu_mig_devices"] == 2
+    assert set(parts(round_, 1)) == {first.uuid}
+    assert "the MIG device in slot 3 cannot be named" in round_.errors[0]
+
+
 @pytest.mark.parametrize(("code", "reason"), [(15, Reason.GPU_LOST), (16, Reason.RESET_REQUIRED)])
 async def test_of_a_lost_gpu_every_mig_device_says_so(fake: FakeNvml, start: Start, code: int, reason: Reason) -> None:
     cut = cut_into_mig(fake.scenario, 4, (0, 5))

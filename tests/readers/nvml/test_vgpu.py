@@ -360,6 +360,50 @@ async def test_an_instance_without_uuid_is_not_given_another_s_name(
     assert "the vGPU instance in instance 3203 cannot be named" in words
 
 
+async def test_an_instance_that_cannot_be_named_now_is_not_gone_and_one_that_ended_meanwhile_is(
+    fake: FakeNvml, start: Start, instances: dict[int, Device]
+) -> None:
+    reader = start(fake)
+    before = parts(await reader.read(Lane.FAST), 2)
+    named = {int(sample.view.instance or 0): uuid for uuid, sample in before.items() if sample.view is not None}
+    silent, ended, *others = sorted(instances)
+    stop_vgpu(fake.scenario, 2, ended)
+    fake.scenario.fault(f"{I}UUID", gpu=silent, code=10)
+    fake.apply()
+    round_ = await reader.read(Lane.FAST)
+    after = parts(round_, 2)
+    assert set(after) == {named[silent], *(named[number] for number in others)}
+    assert set(after[named[silent]].values.values()) == {Absent(Reason.TIMEOUT, "its UUID")}
+    assert device(round_, 2).values["gpu_vgpu_instances"] == len(others) + 1
+
+
+@pytest.mark.parametrize("gpu", [2, 3])
+async def test_two_instances_of_one_uuid_are_both_shown(
+    fake: FakeNvml, start: Start, instances: dict[int, Device], gpu: int
+) -> None:
+    """As after a virtual machine was copied with everything: neither may hide the other."""
+    first = instances[3200]
+    if gpu != 2:
+        share_as_vgpus(fake.scenario, gpu, 0)
+    second = add_vgpu(fake.scenario, gpu, 3999)
+    second.texts[f"{I}UUID"] = first.texts[f"{I}UUID"]
+    fake.apply()
+    reader = start(fake)
+    for lane in (Lane.FAST, Lane.SLOW, Lane.FAST):
+        round_ = await reader.read(lane)
+        found = [one.view for one in round_.samples if one.view is not None and one.view.parent]
+        assert len({view.key for view in found}) == len(found) == len(instances) + 1
+        shared = {view.instance: view for view in found if view.uuid is None}
+        address = {number: device(round_, at).view for number, at in (("3200", 2), ("3999", gpu))}
+        assert {name: view.parent for name, view in shared.items()} == {
+            f"{number}@{view.pci_address}": view.key for number, view in address.items() if view is not None
+        }
+        words = f"several vGPU instances say that they are {first.texts[f'{I}UUID']}: it names none of them"
+        assert round_.errors == (words,)
+    used = {view.key: one.values["gpu_memory_used_bytes"] for one in round_.samples if (view := one.view) is not None}
+    assert {used[view.key] for view in shared.values()} == {said.numbers[f"{I}FbUsage"] for said in (first, second)}
+
+
 async def test_vgpus_on_mig_are_told_beside_the_mig_devices(fake: FakeNvml, start: Start) -> None:
     (cut,) = cut_into_mig(fake.scenario, 2, (4,)).values()
     (said,) = share_as_vgpus(fake.scenario, 2, 1).values()

@@ -4,7 +4,7 @@ It can hang or die in the driver without harm to its parent. Requests come on st
 standard output; before every call its number is left in shared memory, so that the parent can name the call
 that does not come back. Four kinds of threads: the main one reads requests, one session thread talks to NVML
 as a whole, one thread a GPU talks to that GPU, one listens for events. The end of standard input ends the process,
-whoever hangs.
+whoever hangs, so that nothing is held for a parent that was killed.
 """
 
 import contextlib
@@ -33,6 +33,9 @@ from gpufleet.readers.nvml.protocol import (
 from gpufleet.readers.nvml.worker import Outlet, Worker, words_of
 
 UNKNOWN = 999
+
+END_SECONDS = 10.0
+"""So long the process takes at most to give everything back once its parent is gone; it ends whatever hangs."""
 
 
 def version_of(text: Any) -> tuple[int, ...]:
@@ -165,6 +168,9 @@ def main(arguments: list[str]) -> None:
     requests = sys.stdin.buffer
     while len(length := requests.read(4)) == 4:
         session.give(decode_request(requests.read(int.from_bytes(length, "little"))))
+    last = threading.Timer(END_SECONDS, os._exit, (1,))  # giving everything back can hang, too: nobody would end it
+    last.daemon = True
+    last.start()
     session.end()
     os._exit(0)  # a thread may hang in the driver: an orderly end would wait for it
 

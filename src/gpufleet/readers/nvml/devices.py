@@ -15,13 +15,11 @@ _SICK = {LOST: "gpu_lost", RESET_REQUIRED: "gpu_reset_required"}
 
 
 class Identity(NamedTuple):
-    """What names a device; of a device that is named, at least one is set."""
+    """What names a device; of a device that is named, `uuid` or `pci` is set. `pci_code` is why the latter is not."""
 
     uuid: str | None
     pci: str | None
-
-
-NAMELESS = Identity(None, None)
+    pci_code: int = 0
 
 
 class Devices:
@@ -45,10 +43,10 @@ class Devices:
         seen at another index, that is it. A UUID or an address that several devices claim names none of them.
         """
         told = {index: self._identity_of(record) for index, record in attached.items()}
-        claims = Counter(name for identity in told.values() for name in identity if name)
+        claims = Counter(name for identity in told.values() for name in (identity.uuid, identity.pci) if name)
         self.shared = tuple(name for name, claimants in claims.items() if claimants > 1)
-        own = {index: Identity(*(None if name in self.shared else name for name in told[index])) for index in told}
-        named = {index: identity for index, identity in own.items() if identity != NAMELESS}
+        own = {index: self._own(identity) for index, identity in told.items()}
+        named = {index: identity for index, identity in own.items() if identity.uuid or identity.pci}
         missing = [index for index in range(count) if index not in named]
         seen = {key_of(identity) for identity in named.values()}
         unseen = [identity for key, identity in self._known.items() if key not in seen]
@@ -79,9 +77,15 @@ class Devices:
         """Return the state it was in last."""
         return self._states.get(view.key, OK)
 
+    def _own(self, identity: Identity) -> Identity:
+        """Return the identity without the names that others claim, too."""
+        uuid, pci = (None if name in self.shared else name for name in (identity.uuid, identity.pci))
+        return Identity(uuid, pci, identity.pci_code)
+
     def _identity_of(self, record: AttachedRecord) -> Identity:
         pci = address_of(record.pci)
-        return Identity(record.uuid or (self._known[pci].uuid if pci in self._known else None), pci)
+        uuid = record.uuid or (self._known[pci].uuid if pci in self._known else None)
+        return Identity(uuid, pci, record.pci_code)
 
 
 def key_of(identity: Identity) -> str:

@@ -93,11 +93,18 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, tag="session")
 
 
 class AttachedRecord(msgspec.Struct, array_like=True, frozen=True, tag="attached"):
-    """Which device stands behind an index in this session; an empty text where the driver would not tell."""
+    """Which device stands behind an index in this session; an empty text where the driver would not tell.
+
+    Attributes:
+        index: which.
+        uuid, pci: what names it.
+        pci_code: return code of the question for `pci`.
+    """
 
     index: int
     uuid: str
     pci: str
+    pci_code: int = 0
 
 
 class InstanceRecord(msgspec.Struct, array_like=True, frozen=True):

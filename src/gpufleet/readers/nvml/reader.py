@@ -15,7 +15,7 @@ from gpufleet.ports import Round
 from gpufleet.readers.nvml import devices, machine
 from gpufleet.readers.nvml.calls import PCI_INFO
 from gpufleet.readers.nvml.devices import Devices, Identity, view_of
-from gpufleet.readers.nvml.instances import Instance, Instances
+from gpufleet.readers.nvml.instances import Instance, Instances, told_apart
 from gpufleet.readers.nvml.mapping import absent_device, map_device
 from gpufleet.readers.nvml.parse import absence_of, label_of
 from gpufleet.readers.nvml.processes import ProcessLister
@@ -156,6 +156,8 @@ class NvmlReader:
                 for subject, (values, dims), processes in subjects
                 if values or dims
             ]
+        samples, words = told_apart(samples)
+        errors += words
         all_hung = len(answers.hung) == answers.session.count
         own = machine.machine_sample(answers.session, lane, all_hung=all_hung, driver_session=session)
         return Round(
@@ -203,7 +205,8 @@ class NvmlReader:
         elif found.state == devices.OK and self._devices.state_of(view) == devices.UNREADABLE:
             found.state = devices.UNREADABLE  # only the fast lane judges that
         if lane is Lane.STATIC:
-            found.values["gpu_pci_address"] = identity.pci or Absent(Reason.NO_DATA, PCI_INFO)
+            why = absence_of(identity.pci_code, PCI_INFO) if identity.pci_code else Absent(Reason.NO_DATA, PCI_INFO)
+            found.values["gpu_pci_address"] = identity.pci or why
 
 
 def _anything(record: DeviceRecord) -> bool:

@@ -129,10 +129,11 @@ class Worker:
             self._device = self._attach()
         device = self._device
         mig = self._ask(MIG_MODE, device)
-        if self._mig is not None and mig != self._mig:
-            self._forget()
-        self._mig = mig
-        roles = self._roles(mig)
+        if mig.code in (0, *LASTING):
+            if self._mig is not None and mig != self._mig:
+                self._forget()
+            self._mig = mig  # one that is not told now is taken for what it was: its devices are asked for themselves
+        roles = self._roles(self._mig or mig)
         lane = request.lane
         answers = tuple(
             [self._ask(call, device) if not call.role or call.role in roles else _NOT_ASKED for call in CALLS[lane]]
@@ -144,12 +145,11 @@ class Worker:
     def _attach(self) -> Context:
         """Take a fresh handle, and say which device stands behind the index."""
         nvml = self._nvml
-        handle = self._identify(calls.HANDLE, lambda: nvml.nvmlDeviceGetHandleByIndex(self._index), must=True)
-        pci = self._identify(calls.PCI_INFO, lambda: nvml.nvmlDeviceGetPciInfo_v3(handle).busId)
-        uuid = self._identify(calls.UUID, lambda: nvml.nvmlDeviceGetUUID(handle))
-        self._outlet.put(AttachedRecord(self._index, _text(uuid), _text(pci)))
+        handle, _ = self._identify(calls.HANDLE, lambda: nvml.nvmlDeviceGetHandleByIndex(self._index), must=True)
+        pci, pci_code = self._identify(calls.PCI_INFO, lambda: nvml.nvmlDeviceGetPciInfo_v3(handle).busId)
+        uuid, _ = self._identify(calls.UUID, lambda: nvml.nvmlDeviceGetUUID(handle))
+        self._outlet.put(AttachedRecord(self._index, _text(uuid), _text(pci), pci_code))
         self._forget()
-        self._mig = None
         device = Context(nvml, handle, self._driver, self._mark, self._memory)
         self._virtualization = self._ask(VIRTUALIZATION_MODE, device)
         self._role = self._role_of(self._virtualization.value, device)
@@ -179,13 +179,13 @@ class Worker:
             if kind.role not in roles:
                 continue
             try:
-                parts, total = kind.find(device)
+                parts, total, code = kind.find(device)
             except self._nvml.NVMLError as error:
                 totals[name] = self._failed(error.value)
             except Exception as error:  # noqa: BLE001 - as in _ask
                 totals[name] = Answer(DEFECT, type(error).__name__, self._crumbs[self._slot])
             else:
-                totals[name] = Answer(0, total, self._crumbs[self._slot])
+                totals[name] = Answer(code, None if code else total, self._crumbs[self._slot])
                 asked = [self._instance(device, lane, name, one) for one in parts]
                 records += [record for record in asked if record is not None]
         return totals, tuple(records)
@@ -205,16 +205,17 @@ class Worker:
             return None
         return InstanceRecord(kind, found.identity, answers=answers)
 
-    def _identify(self, label: str, ask: Any, *, must: bool = False) -> Any:
+    def _identify(self, label: str, ask: Any, *, must: bool = False) -> tuple[Any, int]:
+        """Return what names the device, None if that cannot be told, and the return code."""
         self._mark(label)
         try:
-            return ask()
+            return ask(), 0
         except self._nvml.NVMLError as error:
             if must or error.value in ENDS_DEVICE:
                 raise DeviceEndedError(error.value, NUMBERS[label]) from None
+            return None, error.value
         except UnicodeDecodeError:
-            pass  # an identity that is no text is none
-        return None
+            return None, 0  # an identity that is no text is none
 
     def _ask(self, call: Call, context: Context, instance: str = "") -> Answer:
         known = self._lasting.get((instance, call.key))

@@ -57,12 +57,14 @@ class Finding(NamedTuple):
     """What was found of a kind.
 
     Attributes:
-        parts: those that can be asked about.
+        parts: those that can be asked about, and those that there are or may be and that cannot be named.
         total: how many there are; more than `parts` where there are more than one pass tells of.
+        code: 0, or why it cannot be told how many there are.
     """
 
     parts: list[Found]
     total: int
+    code: int = 0
 
 
 class Kind(NamedTuple):

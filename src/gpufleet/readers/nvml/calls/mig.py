@@ -55,8 +55,10 @@ def find(context: Context) -> Finding:
     context.mark(MOST)
     slots = context.memory.keep("mig slots", lambda: min(_most(context), _MOST_SLOTS))
     parts: list[Found] = []
+    unknown = 0
     for slot in range(slots):
         context.mark(BY_INDEX)
+        handle = None
         try:
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(context.handle, slot)
             context.mark(UUID)
@@ -66,8 +68,9 @@ def find(context: Context) -> Finding:
                 raise
             if error.value not in _DEAD:
                 parts.append(_unnamed(slot, error.value))
+                unknown = unknown or (error.value if handle is None else 0)  # not even whether there is one
             continue
-        if not uuid:
+        if not uuid or any(one.name == uuid for one in parts):
             parts.append(_unnamed(slot, NO_DATA))  # ids of its own name it on its GPU only
             continue
         if uuid not in known:
@@ -80,7 +83,9 @@ def find(context: Context) -> Finding:
     for gone in known.keys() - {one.name for one in parts}:
         del known[gone]
         context.memory.drop(_comparison_of(gone))
-    return Finding(parts, len(parts))
+    if unknown:
+        context.mark(BY_INDEX)
+    return Finding(parts, len(parts), unknown)
 
 
 def _unnamed(slot: int, code: int) -> Found:

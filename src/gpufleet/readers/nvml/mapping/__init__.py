@@ -160,7 +160,7 @@ def absent_device(why: Absent, lane: Lane) -> Readings:
 def modes_of(record: DeviceRecord) -> Modes:
     """Return the modes that a device was in during a pass."""
     roles = frozenset([Role(role) for role in record.roles])
-    return Modes(part_of(record.mig, 0).value == 1, Role.VGPU_GUEST in roles, roles)
+    return Modes(Role.MIG_PARENT in roles, Role.VGPU_GUEST in roles, roles)
 
 
 def cuda_version(number: protocol.Value) -> Value | None:

@@ -1,0 +1,103 @@
+"""Every call of a pass answers every return code once: that costs what the call tells, and nothing else."""
+
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Value
+from gpufleet.ports import Round
+from gpufleet.readers.nvml.parse import CODE_NAMES, REASONS
+from gpufleet.readers.nvml.reader import NvmlReader
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.parts import cut_into_mig, share_as_vgpus
+from tests.fakes.nvml.scenario import Scenario
+from tests.readers.nvml.rig import Start
+
+LANES = (Lane.STATIC, Lane.FAST, Lane.SLOW)
+MIG, VGPU, SUPERCHIP = 0, 1, 2
+
+ENDS = {1, 9, 15, 16, 18, 28}
+"""Codes that are about the device or the driver as a whole; other tests have them."""
+
+CODES = (*(code for code in CODE_NAMES if code not in ENDS), 77, 1001)
+"""Those of nvml.h, and two that no nvml.h has."""
+
+NOT_READINGS = {
+    "nvmlDeviceGetCount_v2",  # of the whole: without it there is no pass
+    "nvmlDeviceGetHandleByIndex_v2",  # of the device: its state, and everything it tells
+    "nvmlInitWithFlags",
+    "nvmlShutdown",
+}
+GONE = {2, 6}
+"""What the driver answers about an instance that is no more; such an instance is left out."""
+
+CAN_END_AN_INSTANCE = ("nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetUUID", "nvmlVgpuInstanceGetUUID")
+NOT_FOUND_IS_AN_ANSWER = ("nvmlVgpuInstanceGetAccountingStats",)
+"""A process's record gave way to another's: it is not counted."""
+
+INSTEAD = {"nvmlDeviceGetVgpuInstancesUtilizationInfo": Reason.NOT_REPORTED}
+"""The older call that is asked instead has not everything."""
+
+Key = tuple[str, str, tuple[str, ...]]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeNvml:
+    scenario = Scenario.healthy(3)
+    cut_into_mig(scenario, MIG, (3,))
+    share_as_vgpus(scenario, VGPU, 1)
+    scenario.devices[SUPERCHIP].become_superchip(SUPERCHIP)
+    return FakeNvml(tmp_path, scenario, log=True)
+
+
+def readings(rounds: list[Round]) -> dict[Key, Value | Absent]:
+    found: dict[Key, Value | Absent] = {}
+    for sample in (sample for round_ in rounds for sample in round_.samples):
+        key = sample.view.key if sample.view is not None else "machine"
+        found |= {(key, metric, ()): value for metric, value in sample.values.items()}
+        found |= {(key, one.metric, one.labels): one.value for one in sample.dims}
+    return found
+
+
+async def passes(reader: NvmlReader) -> list[Round]:
+    return [await reader.read(lane) for lane in LANES]
+
+
+def owners(rounds: list[Round], fake: FakeNvml) -> dict[str, int]:
+    """Return key of a view to the GPU that it is, or is part of."""
+    gpus = {f"gpu/{said.uuid}": index for index, said in enumerate(fake.scenario.devices)}
+    views = {sample.view for round_ in rounds for sample in round_.samples if sample.view is not None}
+    return {view.key: gpus[view.parent or view.key] for view in views}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("first", [0, 13])
+async def test_each_call_that_fails_costs_only_what_it_tells(fake: FakeNvml, start: Start, first: int) -> None:
+    reader = start(fake)
+    for _ in range(2):
+        before = await passes(reader)  # from the second on, every comparison of samples has its two
+    well, owner = readings(before), owners(before, fake)
+    codes = cycle((*CODES[first:], *CODES[:first]))
+    asked = sorted({(function, gpu) for function, gpu in fake.calls() if function not in NOT_READINGS})
+    assert len(asked) > 250
+    for function, gpu in asked:
+        code = next(codes)
+        where = f"{function} of {gpu} answers {code}"
+        fake.scenario.faults.clear()
+        fake.scenario.fault(function, gpu=gpu, code=code)
+        fake.apply()
+        now = readings(await passes(reader))
+        changed = {key for key in well if key in now and now[key] != well[key]}
+        device = VGPU if gpu > SUPERCHIP else gpu
+        assert all(owner.get(view) == device for view, _, _ in changed if device >= 0), where
+        if code in GONE and function in CAN_END_AN_INSTANCE + NOT_FOUND_IS_AN_ANSWER:
+            continue
+        assert {view for view, _, _ in now} == {view for view, _, _ in well}, where
+        reason = REASONS.get(code, Reason.DRIVER_ERROR)
+        for key in changed:
+            value = now[key]
+            assert isinstance(value, Absent), f"{where}: {key} was {well[key]} and is {value}"
+            assert value.reason in (reason, INSTEAD.get(function)), f"{where}: {key} is {value}"
