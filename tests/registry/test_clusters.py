@@ -1,6 +1,5 @@
 import datetime as dt
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +13,8 @@ SPEC = ClusterSpec(environment="production", team="blue", contact="ops@example.o
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[SqlRegistry]:
-    registry = SqlRegistry.open(f"sqlite:///{tmp_path / 'registry.sqlite'}")
+def registry(dsn: str) -> Iterator[SqlRegistry]:
+    registry = SqlRegistry.open(dsn)
     registry.migrate()
     yield registry
     registry.close()

@@ -1,6 +1,5 @@
 import datetime as dt
 from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,11 +20,6 @@ SPEC = AllocationSpec(kind=AllocationKind.BARE_METAL, target=Target(cluster="loc
 ONE = Machine(name="node-a", machine_id="a" * 32, system_uuid="u1", boot_id="b1")
 OTHER = Machine(name="node-b", machine_id="a" * 32, system_uuid="u2", boot_id="b2")
 INTENT = FlushIntent(wal="w" * 32, token="t", records={1: ("m-1",)})
-
-
-@pytest.fixture
-def dsn(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'registry.sqlite'}"
 
 
 def opened(dsn: str) -> SqlRegistry:
@@ -72,17 +66,28 @@ def test_a_newer_schema_is_refused_in_words(dsn: str) -> None:
     registry.close()
 
 
-def test_durability_is_asked_of_sqlite(registry: SqlRegistry) -> None:
+def test_durability_is_asked_of_sqlite(sqlite: str) -> None:
+    registry = opened(sqlite)
     with registry._database._engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2
         assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+    registry.close()
 
 
-@pytest.mark.parametrize("dsn", ["nonsense", "mystery://x", "sqlite:////nowhere/at/all/registry.sqlite"])
-def test_what_cannot_be_opened_says_so(dsn: str) -> None:
-    with pytest.raises(RegistryError):
-        opened(dsn)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "nonsense",
+        "mystery://x",
+        "sqlite:////nowhere/at/all/registry.sqlite",
+        "postgresql+psycopg://nobody:secret@/nowhere?host=/nowhere/at/all",
+    ],
+)
+def test_what_cannot_be_opened_says_so(wrong: str) -> None:
+    with pytest.raises(RegistryError) as refused:
+        opened(wrong)
+    assert "secret" not in str(refused.value)
 
 
 def test_machines_survive_a_restart_with_their_ids(dsn: str) -> None:
@@ -222,17 +227,9 @@ def test_a_tenant_s_allocation_stays_that_tenant_s(registry: SqlRegistry) -> Non
             registry.put_allocation("a", msgspec.structs.replace(SPEC, tenant=tenant), AT)
 
 
-def test_a_retired_machine_stays_so_over_a_restart_until_it_is_heard_of(tmp_path: Path) -> None:
-    dsn = f"sqlite:///{tmp_path / 'retired.sqlite'}"
-
-    def opened() -> SqlRegistry:
-        registry = SqlRegistry.open(dsn)
-        registry.migrate()
-        registry.register_clusters(["local"], NOW)
-        return registry
-
+def test_a_retired_machine_stays_so_over_a_restart_until_it_is_heard_of(dsn: str) -> None:
     machine = Machine(name="node-a", machine_id="a" * 32)
-    registry = opened()
+    registry = opened(dsn)
     id_ = registry.match("local", "s", machine, NOW).id
     with pytest.raises(NotFoundError, match="'m-none'"):
         registry.retire_machine("m-none", NOW)
@@ -240,7 +237,7 @@ def test_a_retired_machine_stays_so_over_a_restart_until_it_is_heard_of(tmp_path
     assert record.retired_at == to_datetime(NOW + 5)
     registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
     registry.close()
-    registry = opened()
+    registry = opened(dsn)
     (mark,) = registry.machine_marks("local")
     assert (mark.id, mark.sender, mark.last_seen, mark.retired_at, mark.is_retired) == (id_, "s", NOW, NOW + 5, True)
     assert registry.machine_marks("other") == ()

@@ -1,9 +1,9 @@
 import datetime as dt
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from gpufleet.model.access import AuditEntry, Role, digest, token_id
 from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
@@ -17,8 +17,8 @@ HOUR = dt.timedelta(hours=1)
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    database = Database.open(f"sqlite:///{tmp_path / 'registry.sqlite'}")
+def database(dsn: str) -> Iterator[Database]:
+    database = Database.open(dsn)
     database.migrate()
     yield database
     database.close()
@@ -30,13 +30,14 @@ def tokens(database: Database) -> SqlTokens:
 
 
 def test_what_the_database_says_is_told_without_the_statement_and_its_values(database: Database) -> None:
-    with pytest.raises(RegistryError) as refused, database.reading() as connection:
-        connection.exec_driver_sql("SELECT * FROM nowhere WHERE secret = ?", ("of somebody",))
-    assert str(refused.value).endswith("registry.sqlite: no such table: nowhere")
+    statement = sa.text("SELECT * FROM nowhere WHERE secret = :secret")
+    with pytest.raises(RegistryError, match="nowhere") as refused, database.reading() as connection:
+        connection.execute(statement, {"secret": "of somebody"})
+    assert "of somebody" not in str(refused.value)
 
 
 def test_a_driver_that_is_not_there_is_named() -> None:
-    with pytest.raises(RegistryError, match=r"No module named.*install psycopg\[binary\]"):
+    with pytest.raises(RegistryError, match=r"No module named.*install gpufleet\[hub,postgres\]"):
         Database.open("postgresql+pg8000://user:password@host/gpufleet")
 
 
@@ -134,7 +135,7 @@ def test_every_change_is_seen_from_elsewhere_and_audited(tokens: SqlTokens, data
     assert all(token.id in one.entry.detail and text not in one.entry.detail for one in entries)
 
 
-def test_the_audit_log_is_only_added_to(database: Database, tmp_path: Path) -> None:
+def test_the_audit_log_is_only_added_to(database: Database) -> None:
     audit = SqlAudit(database)
     for number in range(5):
         audit.append(AuditEntry(at=AT, actor="x", method="PUT", path=f"/{number}", status=200, detail="d"))
@@ -143,7 +144,3 @@ def test_the_audit_log_is_only_added_to(database: Database, tmp_path: Path) -> N
     for statement in (AUDIT.delete(), AUDIT.update().values(actor="y")):
         with pytest.raises(RegistryError, match="only added to"), database.writing() as connection:
             connection.execute(statement)
-    elsewhere = sqlite3.connect(tmp_path / "registry.sqlite")
-    with pytest.raises(sqlite3.IntegrityError, match="only added to"):
-        elsewhere.execute("DELETE FROM audit")
-    elsewhere.close()

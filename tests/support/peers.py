@@ -23,6 +23,7 @@ PROGRAMS = {
     "systemd-analyze": ("systemd", "usr/bin/systemd-analyze"),
     "systemd-sysusers": ("systemd", "bin/systemd-sysusers"),
     "systemd-tmpfiles": ("systemd", "bin/systemd-tmpfiles"),
+    "postgres": ("postgresql-15", "usr/lib/postgresql/15/bin/postgres"),
     "netdata": ("netdata-core", "usr/sbin/netdata"),
     "sshd": ("openssh-server", "usr/sbin/sshd"),
     "busybox": ("busybox-static", "bin/busybox"),
@@ -69,6 +70,7 @@ COMPANIONS = {
         *("libpython3.11-minimal", "libpython3.11-stdlib", "libssl3", "libexpat1", "libgcc-s1", "libffi8"),
         *("libbz2-1.0", "liblzma5", "libuuid1"),
     ),
+    "postgresql-15": ("libpq5", "libicu72", "libxml2", "libldap-2.5-0", "libgssapi-krb5-2", "libpam0g"),
     "systemd": ("libsystemd-shared", "libapparmor1", "libkmod2", "libseccomp2", "libssl3"),
 }
 
@@ -86,8 +88,11 @@ def find(program: str) -> Path | None:
     for place in (inside, f"usr/{inside}"):  # newer packages have nothing in /bin
         for unpacked in (CACHE / "peers" / package).glob(place):
             return unpacked
-    installed = None if program in UNPACKED else shutil.which(program)
-    return Path(installed) if installed else None
+    if program in UNPACKED:
+        return None
+    installed = Path("/") / inside  # a server's programs are in no PATH
+    found = str(installed) if installed.exists() else shutil.which(program)
+    return Path(found) if found else None
 
 
 def environment(program: str) -> dict[str, str]:

@@ -1,5 +1,4 @@
 """The registry: clusters, machines, allocations and sequence numbers, in SQLite or PostgreSQL.
 
-One hub process uses one registry: the machines are matched in memory. Tested on SQLite; the SQL is portable,
-and PostgreSQL by DSN is untested.
+One hub process uses one registry: the machines are matched in memory. Every test of it runs on both.
 """

@@ -34,8 +34,8 @@ class Database:
             raise RegistryError(f"the registry's DSN cannot be used: {error}") from error
         except ImportError as error:
             raise RegistryError(
-                f"the registry's driver is not installed ({error}): for postgresql+psycopg:// install psycopg[binary] "
-                "beside gpufleet"
+                f"the registry's driver is not installed ({error}): for postgresql+psycopg:// install "
+                "gpufleet[hub,postgres]"
             ) from error
         if engine.dialect.name == "sqlite":
             sa.event.listen(engine, "connect", _set_pragmas)

@@ -83,8 +83,14 @@ _WORDS = {
     "postgresql": {
         "bytes": "BYTEA",
         "serial": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-        "never_update_audit": "CREATE RULE audit_no_update AS ON UPDATE TO audit DO INSTEAD NOTHING",
-        "never_delete_audit": "CREATE RULE audit_no_delete AS ON DELETE TO audit DO INSTEAD NOTHING",
+        "never_update_audit": (
+            "CREATE FUNCTION audit_only_grows() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN RAISE EXCEPTION ''the audit log is only added to''; END'"
+        ),
+        "never_delete_audit": (
+            "CREATE TRIGGER audit_only_grows BEFORE UPDATE OR DELETE OR TRUNCATE ON audit"
+            " FOR EACH STATEMENT EXECUTE FUNCTION audit_only_grows()"
+        ),
     },
 }
 

@@ -1,0 +1,30 @@
+"""Where a registry may be: in a file, and on a server. Every test that asks for `dsn` runs on both."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.postgres import Postgres
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres(peer: Callable[[str], Path]) -> Iterator[Postgres]:
+    with Postgres(peer("postgres").parent) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.system)])
+def dsn(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'registry.sqlite'}"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.make(f"registry_{next(_numbers)}")
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'registry.sqlite'}"
