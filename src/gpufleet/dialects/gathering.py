@@ -28,9 +28,9 @@ class Gathering:
     def _tell(self, key: str, metric: str, value: Value | Absent, at: int, labels: tuple[str, ...] = ()) -> None:
         row = self._rows.setdefault((key, CATALOGUE[metric].lane, at), _Row())
         if CATALOGUE[metric].dims:
-            row.dims[metric, labels] = _agreed(row.dims.get((metric, labels)), value)
+            row.dims[metric, labels] = agreed(row.dims.get((metric, labels)), value)
         else:
-            row.values[metric] = _agreed(row.values.get(metric), value)
+            row.values[metric] = agreed(row.values.get(metric), value)
 
     def text(self, view: View | None, metric: str, text: str, at: int) -> None:
         """Take a text that many series repeat, such as a product's name; the newest counts."""
@@ -88,7 +88,7 @@ def bounded(metric: Metric, value: float, source: str) -> int | float | Absent:
     return ours
 
 
-def _agreed(before: Value | Absent | None, told: Value | Absent) -> Value | Absent:
+def agreed(before: Value | Absent | None, told: Value | Absent) -> Value | Absent:
     """Return what several series of one device say: an exporter repeats a GPU for each pod that shares it.
 
     Where they differ each is one sharer's part, and none of them is the device's.

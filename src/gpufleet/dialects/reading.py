@@ -1,6 +1,6 @@
 """Series of a dialect as samples. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 
@@ -17,6 +17,8 @@ _SENTINELS = (0x7FFF_FFF0, 0x7FFF_FFFF_FFFF_FFF0, 140_737_488_355_328)
 """DCGM's blanks of three widths, each and the three after it; old exporters let them through as values."""
 
 _BLANK = (Reason.NO_DATA, Reason.NO_DATA, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED)
+
+ENDED = Absent(Reason.NO_DATA, "its source says that the series has ended")
 
 _LAST = 2**33
 """Seconds since 1970 beyond any clock that is right."""
@@ -46,6 +48,7 @@ def read(
     at: int,
     *,
     reader: str,
+    ended: Container[int] = frozenset(),
 ) -> Read:
     """Return the samples that series say.
 
@@ -55,6 +58,7 @@ def read(
         times: sample to its own instant, where it has one.
         at: nanoseconds since 1970 for all others.
         reader: name of the reader in the samples.
+        ended: samples that are no values: their source says that the series has ended then.
     """
     found = Read({}, {}, {})
     machines: dict[str, Gathering] = {}
@@ -81,12 +85,13 @@ def read(
         if family is not None:
             metric = CATALOGUE[family.metric]
             labels = family.labels or tuple(one.labels.get(label, "") for label in family.dims)
-            gathering.tell(whose.view, metric.name, convert(family, metric, value), instant(metric.lane), labels)
-        for name, labels, told in special(one, value) if special is not None else ():
+            read_as = ENDED if number in ended else convert(family, metric, value)
+            gathering.tell(whose.view, metric.name, read_as, instant(metric.lane), labels)
+        for name, labels, told in special(one, value) if special is not None and number not in ended else ():
             metric = CATALOGUE[name]
             view = None if metric.subjects == (Subject.MACHINE,) else whose.view
             gathering.tell(view, name, told, instant(metric.lane), labels)
-        if whose.name and whose.view is not None and whose.view.kind is not ViewKind.VGPU:
+        if whose.name and number not in ended and whose.view is not None and whose.view.kind is not ViewKind.VGPU:
             gathering.text(whose.view, "gpu_name", whose.name, instant(Lane.STATIC))
     found.machines = {name: gathering.samples(reader) for name, gathering in machines.items()}
     return found

@@ -30,6 +30,11 @@ class Clusters:
         registered = {one.id for one in registry.clusters() if _is_open(one)}
         self._served = self._configured | registered
 
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The ids that are served now, sorted."""
+        return tuple(sorted(self._served))
+
     def __contains__(self, cluster: object) -> bool:
         return cluster in self._served
 

@@ -12,6 +12,10 @@ class Counters:
         rejected: batches refused, by reason.
         unauthenticated: requests without a token that is taken, by reason.
         forbidden: requests that the token's role does not cover.
+        written_samples: samples that arrived by remote write.
+        written_others: those of them that are of no project that is known here.
+        written_nameless: those of which the labels do not tell whose they are.
+        written_problems: those that could not be taken, by why.
         flushed_batches, flushed_rows: written to the store.
         flush_failures: attempts to flush that failed.
         quarantined: batches put aside, by step.
@@ -30,6 +34,10 @@ class Counters:
         self.rejected: Counter[str] = Counter()
         self.unauthenticated: Counter[str] = Counter()
         self.forbidden = 0
+        self.written_samples = 0
+        self.written_others = 0
+        self.written_nameless = 0
+        self.written_problems: Counter[str] = Counter()
         self.flushed_batches = 0
         self.flushed_rows = 0
         self.flush_failures = 0

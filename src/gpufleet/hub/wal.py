@@ -1,7 +1,7 @@
 """The hub's write-ahead log: bodies as they came, with the time of receipt, in a spool."""
 
 import logging
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -93,6 +93,16 @@ class Wal:
         """When the oldest body that waits was received, or None when none does."""
         oldest = self._spool.depth.oldest_seq
         return None if oldest is None else self._received.get(oldest)
+
+    def what_waits(self) -> Callable[[], bool]:
+        """Return what tells whether everything that waits now is gone."""
+        newest = max(self._received, default=0)
+
+        def is_gone() -> bool:
+            oldest = self._spool.depth.oldest_seq
+            return oldest is None or oldest > newest
+
+        return is_gone
 
     async def append(self, received_at: int, body: bytes) -> int:
         """Make a body durable and return its number.

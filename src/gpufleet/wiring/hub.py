@@ -20,6 +20,7 @@ from gpufleet.hub.credentials import Credentials
 from gpufleet.hub.digests import digest_of
 from gpufleet.hub.flusher import Flusher
 from gpufleet.hub.heard import heard, is_news
+from gpufleet.hub.imported.writes import Writes
 from gpufleet.hub.ingest import Ingest
 from gpufleet.hub.ledger import Ledger, key_of
 from gpufleet.hub.liveness.listening import Listening
@@ -93,6 +94,7 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     counters: Counters
     senders: tuple[SenderState, ...]
     alive_at: int | None
+    is_caught_up: Callable[[], bool]
 
 
 @contextlib.asynccontextmanager
@@ -110,10 +112,12 @@ async def running_hub(
         GpufleetError: if it cannot listen, or its log, registry or store cannot be opened.
     """
     # Imported here: whoever imports this module to read a configuration does without the server.
-    from gpufleet.web.hub.app import HubApp, build_api
+    from gpufleet.web.hub.access import BATCHES, WRITE
+    from gpufleet.web.hub.app import Endpoint, HubApp, build_api
     from gpufleet.web.hub.door import Door
     from gpufleet.web.hub.ingest import BatchEndpoint
     from gpufleet.web.hub.recording import Recorder
+    from gpufleet.web.hub.write import WriteEndpoint
     from gpufleet.web.server import serve
     from gpufleet.web.tls import ServerTls
 
@@ -124,6 +128,7 @@ async def running_hub(
         writing = stack.enter_context(ThreadPoolExecutor(1, "hub-writer"))
         listening = Listening(clock)
         decoding = stack.enter_context(ThreadPoolExecutor(1, "hub-decoder"))
+        importing = stack.enter_context(ThreadPoolExecutor(1, "hub-importer"))
         reading = stack.enter_context(ThreadPoolExecutor(READER_THREADS, "hub-reader"))
         loop = asyncio.get_running_loop()
         parts = await loop.run_in_executor(writing, _open, config, store, clock, stack)
@@ -204,7 +209,27 @@ async def running_hub(
             )
             recorder = Recorder(parts.audit, clock)
             api = build_api(door, queries, overview, clusters, recorder, status)
-            app = HubApp(door=door, endpoint=endpoint, api=api, recorder=recorder)
+            endpoints: dict[str, Endpoint] = {
+                BATCHES: endpoint,
+                WRITE: WriteEndpoint(
+                    writes=Writes(
+                        ingest=ingest,
+                        clusters=clusters,
+                        registry=parts.registry,
+                        store=parts.store,
+                        counters=parts.counters,
+                        clock=clock,
+                        threads=importing,
+                        is_caught_up=parts.is_caught_up,
+                    ),
+                    served=lambda: clusters.served,
+                    pressure=pressure,
+                    counters=parts.counters,
+                    listening=listening,
+                    body_timeout_seconds=config.ingest.body_timeout_seconds,
+                ),
+            }
+            app = HubApp(door=door, endpoints=endpoints, api=api, recorder=recorder)
             async with (
                 watching(listening, Mark(config.folder / MARK), clock),
                 polling(config, ingest, clock),
@@ -282,6 +307,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
         counters=counters,
         senders=tuple(senders.values()),
         alive_at=Mark(config.folder / MARK).load(),
+        is_caught_up=wal.what_waits(),
     )
 
 

@@ -10,6 +10,9 @@ from gpufleet.model.access import Principal, Role
 BATCHES = "/v1/batches"
 """Where batches are posted."""
 
+WRITE = "/api/v1/write"
+"""Where remote write posts."""
+
 OPEN: frozenset[Role] = frozenset()
 """No role is needed, and no token."""
 
@@ -21,6 +24,7 @@ _ANY = frozenset(Role)
 
 ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("POST", BATCHES): _SENDER,  # of its own cluster
+    ("POST", WRITE): _SENDER,  # of its own cluster
     ("GET", "/v1/allocations"): _READS_OWN,  # a tenant sees its own, and of others not even that they are
     ("GET", "/v1/allocations/{allocation_id}"): _READS_OWN,
     ("GET", "/v1/allocations/{allocation_id}/metrics"): _READS_OWN,

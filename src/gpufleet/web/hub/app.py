@@ -1,5 +1,6 @@
-"""The hub's application: the API by Litestar, and beside it the endpoint that takes batches."""
+"""The hub's application: the API by Litestar, and beside it the endpoints that take data."""
 
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from litestar import Litestar, Request, get
@@ -12,7 +13,6 @@ from gpufleet.hub.queries import Queries
 from gpufleet.hub.status import HubStatus
 from gpufleet.model.access import Principal
 from gpufleet.model.answer import ErrorAnswer
-from gpufleet.web.hub.access import BATCHES
 from gpufleet.web.hub.allocations import Allocations
 from gpufleet.web.hub.auditing import AuditRoutes
 from gpufleet.web.hub.clusters import ClusterRoutes
@@ -22,7 +22,6 @@ from gpufleet.web.hub.events import Events
 from gpufleet.web.hub.fleet import Fleet
 from gpufleet.web.hub.front import front_page
 from gpufleet.web.hub.health import Health
-from gpufleet.web.hub.ingest import BatchEndpoint
 from gpufleet.web.hub.openapi import CONFIG, exact
 from gpufleet.web.hub.recording import Recorder
 from gpufleet.web.hub.respond import Receive, Scope, Send, respond
@@ -31,12 +30,17 @@ MAX_QUESTION_BYTES = 1 << 20
 """Of a request's body anywhere else."""
 
 
+Endpoint = Callable[[Scope, Receive, Send, str | None], Awaitable[None]]
+"""Takes data as a bare ASGI callable; the last argument is the only cluster that who asks may post for, if any."""
+
+
 class HubApp:
     """The ASGI application of a hub."""
 
-    def __init__(self, *, door: Door, endpoint: BatchEndpoint, api: Litestar, recorder: Recorder) -> None:
+    def __init__(self, *, door: Door, endpoints: Mapping[str, Endpoint], api: Litestar, recorder: Recorder) -> None:
+        """Take what answers: `endpoints` by path, and the API for every other one."""
         self._door = door
-        self._endpoint = endpoint
+        self._endpoints = endpoints
         self._api = api
         self._recorder = recorder
 
@@ -50,17 +54,18 @@ class HubApp:
             await turn_away(send, error)
             return
         scope["auth"] = principal
-        if scope["path"] != BATCHES:
+        endpoint = self._endpoints.get(scope["path"])
+        if endpoint is None:
             receive, send = self._recorder.between(scope, receive, send, principal)
             await self._api(scope, receive, send)  # type: ignore[arg-type]  # its own names for the same ASGI types
             return
         try:
-            self._door.check("POST", BATCHES, principal, scope)
+            self._door.check("POST", scope["path"], principal, scope)
         except ForbiddenError as error:
             answer = ErrorAnswer(error="forbidden", detail=str(error))
             await respond(send, 403, answer, [(b"connection", b"close")])
             return
-        await self._endpoint(scope, receive, send, principal.cluster)
+        await endpoint(scope, receive, send, principal.cluster)
 
 
 @get("/openapi.json", include_in_schema=False)

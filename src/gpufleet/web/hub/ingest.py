@@ -30,6 +30,7 @@ from gpufleet.hub.pressure import Pressure
 from gpufleet.model.answer import ErrorAnswer
 from gpufleet.model.errors import SpoolError, WireError, WireLimitError, WireVersionError
 from gpufleet.ports import Clock
+from gpufleet.web.hub.body import Body, GoneError, RefusedError
 from gpufleet.web.hub.respond import Receive, Scope, Send, header, respond
 
 RETRY_AFTER_SECONDS = 2
@@ -42,19 +43,6 @@ BODIES_A_TURN = 16
 
 BUNDLE_MESSAGE_BYTES = 256 << 20
 """What the bodies of a bundle may unpack to together. One that does not tell counts for all that a body may."""
-
-
-class _RefusedError(Exception):
-    """The request is answered with an error; raised and caught in this module alone."""
-
-    def __init__(self, status: int, error: str, detail: str, field: str = "") -> None:
-        self.status = status
-        self.answer = ErrorAnswer(error=error, detail=detail, field=field)
-        super().__init__(detail)
-
-
-class _GoneError(Exception):
-    """The client went away before its body was complete; nobody is there to answer."""
 
 
 class BatchEndpoint:
@@ -81,19 +69,19 @@ class BatchEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, bound_to: str | None = None) -> None:
         """Answer one request; `bound_to` is the only cluster that who asks may post for, if there is one."""
-        body = _Body(self._pressure, self._max_body)
+        body = Body(self._pressure, self._max_body)
         try:
             content_type = self._check_head(scope)
-            content = await self._read(body, scope, receive)
+            content = await body.read_whole(scope, receive, self._timeout)
             taken: Taken | BundleAnswer
             if content_type == BUNDLE_CONTENT_TYPE:
                 taken = await self._take_bundle(content, bound_to)
             else:
                 taken = await self._take(content, bound_to)
-        except _GoneError:
+        except GoneError:
             self._counters.rejected["client_gone"] += 1
             return
-        except _RefusedError as refused:
+        except RefusedError as refused:
             self._refuse(refused)
             await _respond(send, refused.status, refused.answer)
             return
@@ -103,22 +91,13 @@ class BatchEndpoint:
 
     def _check_head(self, scope: Scope) -> str:
         if scope["method"] != "POST":
-            raise _RefusedError(405, "method_not_allowed", "batches are posted")
+            raise RefusedError(405, "method_not_allowed", "batches are posted")
         content_type = _header(scope, b"content-type").partition(";")[0].strip().lower()
         if content_type not in _CONTENT_TYPES:
-            raise _RefusedError(415, "bad_content_type", f"{content_type!r}: a batch is {CONTENT_TYPE}", "Content-Type")
+            raise RefusedError(415, "bad_content_type", f"{content_type!r}: a batch is {CONTENT_TYPE}", "Content-Type")
         if _header(scope, b"content-encoding").lower() not in ("", "identity"):
-            raise _RefusedError(415, "bad_content_type", "a batch compresses itself", "Content-Encoding")
+            raise RefusedError(415, "bad_content_type", "a batch compresses itself", "Content-Encoding")
         return content_type
-
-    async def _read(self, body: "_Body", scope: Scope, receive: Receive) -> bytes:
-        body.expect(_header(scope, b"content-length"))
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await body.read(receive)
-        except TimeoutError as error:
-            words = f"the body did not arrive within {self._timeout:g} s"
-            raise _RefusedError(408, "slow_body", words) from error
 
     async def _take_bundle(self, content: bytes, bound_to: str | None) -> BundleAnswer:
         try:
@@ -128,9 +107,9 @@ class BatchEndpoint:
                 words = f"its bodies unpack to {weight} bytes, more than {BUNDLE_MESSAGE_BYTES}: post them one by one"
                 raise WireLimitError("bundle", words)
         except WireLimitError as error:
-            raise _RefusedError(413, "too_large", str(error), error.field) from error
+            raise RefusedError(413, "too_large", str(error), error.field) from error
         except WireError as error:
-            raise _RefusedError(400, "bad_bundle", str(error), error.field) from error
+            raise RefusedError(400, "bad_bundle", str(error), error.field) from error
         tasks: list[asyncio.Task[BodyAnswer]] = []
         async with asyncio.TaskGroup() as group:
             for number, body in enumerate(bodies, 1):
@@ -142,7 +121,7 @@ class BatchEndpoint:
     async def _take_one(self, body: bytes, bound_to: str | None) -> BodyAnswer:
         try:
             taken = await self._take(body, bound_to, relayed=True)
-        except _RefusedError as refused:
+        except RefusedError as refused:
             answer = refused.answer
             self._refuse(refused)
             retry_after = float(RETRY_AFTER_SECONDS) if refused.status == 503 else None
@@ -155,7 +134,7 @@ class BatchEndpoint:
             )
         return BodyAnswer(status=200, result=taken.status, seq=taken.seq)
 
-    def _refuse(self, refused: _RefusedError) -> None:
+    def _refuse(self, refused: RefusedError) -> None:
         self._counters.rejected[refused.answer.error] += 1
         if refused.status == 503:
             self._listening.turned_away()
@@ -168,60 +147,21 @@ class BatchEndpoint:
             self._listening.took()
             return taken
         except WireVersionError as error:
-            raise _RefusedError(400, "bad_version", str(error), error.field) from error
+            raise RefusedError(400, "bad_version", str(error), error.field) from error
         except WireLimitError as error:
-            raise _RefusedError(413, "too_large", str(error), error.field) from error
+            raise RefusedError(413, "too_large", str(error), error.field) from error
         except WireError as error:
-            raise _RefusedError(400, "bad_batch", str(error), error.field) from error
+            raise RefusedError(400, "bad_batch", str(error), error.field) from error
         except OtherClusterError as error:
-            raise _RefusedError(403, "other_cluster", str(error), "cluster") from error
+            raise RefusedError(403, "other_cluster", str(error), "cluster") from error
         except ForeignClusterError as error:
-            raise _RefusedError(403, "foreign_cluster", str(error), "cluster") from error
+            raise RefusedError(403, "foreign_cluster", str(error), "cluster") from error
         except TooManySendersError as error:
-            raise _RefusedError(403, "too_many_senders", str(error), error.field) from error
+            raise RefusedError(403, "too_many_senders", str(error), error.field) from error
         except EpochConflictError as error:
-            raise _RefusedError(409, "epoch_conflict", str(error), "epoch") from error
+            raise RefusedError(409, "epoch_conflict", str(error), "epoch") from error
         except SpoolError as error:
-            raise _RefusedError(503, "log_full", str(error)) from error
-
-
-class _Body:
-    """Reads one body, holding its bytes against the bound of all bodies."""
-
-    def __init__(self, pressure: Pressure, limit: int) -> None:
-        self._pressure = pressure
-        self._limit = limit
-        self._held = 0
-
-    def expect(self, content_length: str) -> None:
-        """Refuse early what says that it will be too large."""
-        if content_length.isascii() and content_length.isdigit() and int(content_length[:19]) > self._limit:
-            raise self._too_large()
-
-    async def read(self, receive: Receive) -> bytes:
-        """Return the whole body."""
-        chunks: list[bytes] = []
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise _GoneError
-            chunk: bytes = message.get("body", b"")
-            if self._held + len(chunk) > self._limit:
-                raise self._too_large()
-            if not self._pressure.take(len(chunk)):
-                raise _RefusedError(503, "overloaded", "too much is on its way to the disk: send it again later")
-            self._held += len(chunk)
-            chunks.append(chunk)
-            if not message.get("more_body", False):
-                return b"".join(chunks)
-
-    def close(self) -> None:
-        """Let go of what was held."""
-        self._pressure.give_back(self._held)
-        self._held = 0
-
-    def _too_large(self) -> _RefusedError:
-        return _RefusedError(413, "too_large", f"a body may have {self._limit} bytes: send smaller batches")
+            raise RefusedError(503, "log_full", str(error)) from error
 
 
 def _header(scope: Scope, name: bytes) -> str:

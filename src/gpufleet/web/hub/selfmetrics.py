@@ -23,6 +23,9 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], hearing:
         ("duplicate_batches_total", "Batches acknowledged that were held already", counters.duplicates),
         ("flushed_batches_total", "Batches written to the store", counters.flushed_batches),
         ("flushed_rows_total", "Rows of samples written to the store", counters.flushed_rows),
+        ("written_samples_total", "Samples that came by remote write", counters.written_samples),
+        ("written_other_samples_total", "Those of no project that is known here", counters.written_others),
+        ("written_nameless_samples_total", "Those that do not tell whose they are", counters.written_nameless),
         ("wal_lost_batches_total", "Acknowledged batches that the disk damaged or lost", status.wal_lost),
         ("future_rows_total", "Rows dropped because they were measured in the future", counters.future_rows),
         ("repeated_rows_total", "Rows dropped as their batch had another of the same instant", counters.repeated_rows),
@@ -49,6 +52,9 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], hearing:
     for (cluster, state), count in sorted(senders.items()):
         page.add("gpufleet_hub_senders", labelled({"cluster": cluster, "state": state.value}), count)
     _by_label(page, "rejected_batches_total", "Batches refused, by reason", "reason", counters.rejected)
+    _by_label(
+        page, "unwritten_samples_total", "Samples that could not be taken, by why", "reason", counters.written_problems
+    )
     _by_label(
         page,
         "unauthenticated_requests_total",

@@ -1,0 +1,1 @@
+"""What others' collectors write to the hub, as batches of the hub's own."""

@@ -1,0 +1,105 @@
+"""The newest rows of what is written in parts.
+
+A writer cuts what one scrape came to into several requests, as it likes: by series, not by target. The store keeps one
+row for each subject, reader, lane and instant, the newest. So a part is written together with the parts of the same
+instant that came before it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from gpufleet.dialects.gathering import agreed
+from gpufleet.model.absence import Absent
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.time import NANOS
+
+K = TypeVar("K")
+
+INSTANTS_KEPT = 2
+"""Newest instants of a subject that are remembered; parts of earlier ones are written as they come."""
+
+STATIC_SECONDS = 600
+"""What never changes is written again only after so long: every scrape repeats it."""
+
+Subject = tuple[str, str, str, Lane]
+"""Machine, key of the view (empty for the machine itself), reader and lane."""
+
+
+class Rows:
+    """Rows by subject, of the newest instants."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Subject, dict[int, Sample]] = {}
+
+    @property
+    def machines(self) -> set[str]:
+        """Machines of which something is remembered."""
+        return {machine for machine, _, _, _ in self._kept}
+
+    def joined(self, machine: str, parts: Iterable[Sample]) -> list[Sample]:
+        """Return each part with what is known of its row; what adds nothing to it is left out.
+
+        `keep` what came of it once it is durable.
+        """
+        found: dict[tuple[Subject, int], Sample] = {}
+        for part in parts:
+            subject = _subject(machine, part)
+            if part.lane is Lane.STATIC and self._was_said(subject, part):
+                continue
+            before = found.get((subject, part.measured_at)) or self._kept.get(subject, {}).get(part.measured_at)
+            joined = part if before is None else _join(before, part)
+            if joined is not before:
+                found[subject, part.measured_at] = joined
+        return list(found.values())
+
+    def _was_said(self, subject: Subject, part: Sample) -> bool:
+        return (
+            any(
+                0 < part.measured_at - at < STATIC_SECONDS * NANOS and part.values.items() <= row.values.items()
+                for at, row in self._kept.get(subject, {}).items()
+            )
+            and not part.dims
+        )
+
+    def keep(self, machine: str, rows: Sequence[Sample]) -> None:
+        """Remember rows."""
+        for row in rows:
+            instants = self._kept.setdefault(_subject(machine, row), {})
+            instants[row.measured_at] = row
+            for old in sorted(instants)[:-INSTANTS_KEPT]:
+                del instants[old]
+
+    def forget_before(self, at: int) -> None:
+        """Forget subjects of which nothing was measured since then, in nanoseconds since 1970."""
+        self._kept = {subject: rows for subject, rows in self._kept.items() if max(rows) >= at}
+
+
+def _subject(machine: str, sample: Sample) -> Subject:
+    return machine, sample.view.key if sample.view is not None else "", sample.reader, sample.lane
+
+
+def _join(before: Sample, part: Sample) -> Sample:
+    """Return both as one; `before` itself where the part adds nothing."""
+    values = _merge(before.values, part.values)
+    known = {(one.metric, one.labels): one.value for one in before.dims}
+    dims = _merge(known, {(one.metric, one.labels): one.value for one in part.dims})
+    if values is before.values and dims is known:
+        return before
+    return msgspec.structs.replace(
+        before,
+        values=dict(values),
+        dims=tuple(DimValue(metric, labels, value) for (metric, labels), value in dims.items()),
+    )
+
+
+def _merge(before: Mapping[K, Value | Absent], part: Mapping[K, Value | Absent]) -> Mapping[K, Value | Absent]:
+    """Return all of both; where they differ neither is right. `before` itself where nothing changes."""
+    changed = {
+        name: together
+        for name, value in part.items()
+        if (together := agreed(before.get(name), value)) != before.get(name)
+    }
+    return {**before, **changed} if changed else before

@@ -1,0 +1,104 @@
+"""A remote-write request as samples of machines. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from gpufleet.codecs.remote_write.records import WriteRequest
+from gpufleet.dialects.dialect import Dialect
+from gpufleet.dialects.known import DIALECTS
+from gpufleet.dialects.reading import read
+from gpufleet.model.reading import Sample
+from gpufleet.model.series import Series
+
+READER = "remote_write"
+"""How a reader's name begins in samples that were written; the dialect follows, so that two exporters stay apart."""
+
+MAX_NAME = 253
+"""Characters of the name of a machine or a device."""
+
+
+class Written(msgspec.Struct, frozen=True):
+    """What a request says.
+
+    Attributes:
+        machines: name to samples, of any instants.
+        drift: names under a known project's prefix that its table does not have, to how many samples had them.
+        others: samples of no known project: they are none of the hub's business.
+        nameless: samples of which the labels do not tell which device or which machine they are of.
+    """
+
+    machines: Mapping[str, tuple[Sample, ...]]
+    drift: Mapping[str, int]
+    others: int
+    nameless: int
+
+
+def read_request(request: WriteRequest) -> Written:
+    """Return what a request says.
+
+    A machine is called as the exporter calls it (dcgm-exporter's `Hostname`), or else as its target is (`instance`
+    without the port).
+    """
+    targets: dict[tuple[str, str], list[int]] = {}
+    dialects: dict[str, Dialect | None] = {}
+    others = nameless = 0
+    for number, series in enumerate(request.series):
+        if series.name not in dialects:
+            dialects[series.name] = next((one for one in DIALECTS if one.is_mine(series.name)), None)
+        dialect = dialects[series.name]
+        if dialect is None:
+            others += 1
+        else:
+            targets.setdefault((dialect.name, series.labels.get("instance", "")), []).append(number)
+    machines: dict[str, list[Sample]] = {}
+    drift: Counter[str] = Counter()
+    for (name, instance), numbers in targets.items():
+        found = _read_target(next(one for one in DIALECTS if one.name == name), request, numbers)
+        nameless += found.nameless
+        drift += found.drift
+        for told, samples in found.machines.items():
+            machine = told or host_of(instance)
+            samples = [one for one in samples if _can_be_called(one)]
+            if not 0 < len(machine) <= MAX_NAME:
+                nameless += len(samples)
+            elif samples:
+                machines.setdefault(machine, []).extend(samples)
+    return Written({name: tuple(samples) for name, samples in machines.items()}, drift, others, nameless)
+
+
+def host_of(instance: str) -> str:
+    """Return the host of a target's `instance`, such as `node-1` of `node-1:9400`."""
+    if instance.startswith("["):
+        return instance[1:].partition("]")[0]
+    host, colon, port = instance.rpartition(":")
+    return host if colon and port.isascii() and port.isdigit() and ":" not in host else instance
+
+
+class _Found(msgspec.Struct, frozen=True):
+    machines: Mapping[str, list[Sample]]
+    drift: Counter[str]
+    nameless: int
+
+
+def _read_target(dialect: Dialect, request: WriteRequest, numbers: list[int]) -> _Found:
+    series: list[Series] = [request.series[number] for number in numbers]
+    stale = frozenset(request.stale)
+    read_ = read(
+        dialect,
+        series,
+        [request.values[number] for number in numbers],
+        {place: request.times[number] for place, number in enumerate(numbers)},
+        0,
+        reader=f"{READER}/{dialect.name}",
+        ended=frozenset(place for place, number in enumerate(numbers) if number in stale),
+    )
+    drift = Counter(one.name for one in series if one.name in read_.unknown)
+    return _Found(read_.machines, drift, read_.nameless)
+
+
+def _can_be_called(sample: Sample) -> bool:
+    view = sample.view
+    names = () if view is None else (view.uuid, view.instance, view.parent)
+    return all(name is None or 0 < len(name) <= MAX_NAME for name in names)

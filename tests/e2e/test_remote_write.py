@@ -1,0 +1,159 @@
+"""A cluster that has Prometheus and dcgm-exporter joins by one `remote_write` block: real writers, a captured page."""
+
+import http.server
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
+from gpufleet.dialects.reading import convert
+from gpufleet.model.absence import Absent
+from gpufleet.model.catalogue import CATALOGUE
+from tests.e2e.conftest import Way
+from tests.support.processes import Gpufleet, free_port
+from tests.support.waiting import wait_until
+
+PAGE = (Path(__file__).parents[1] / "data" / "exposition" / "dcgm-exporter-l40s-vm.txt").read_bytes()
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+
+class Exporter:
+    """Serves the page, as dcgm-exporter did."""
+
+    def __init__(self) -> None:
+        exporter = self
+        self.page = PAGE
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write(exporter.page)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its own name for it
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.server.server_address[1]}"
+
+
+@pytest.fixture
+def exporter() -> Iterator[Exporter]:
+    exporter = Exporter()
+    yield exporter
+    exporter.server.shutdown()
+    exporter.server.server_close()
+
+
+def prometheus(program: Path, folder: Path, target: str, url: str) -> list[str]:
+    config = folder / "prometheus.yml"
+    config.write_text(
+        f"""
+global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+scrape_configs:
+  - job_name: dcgm
+    static_configs: [{{targets: ["{target}"]}}]
+remote_write:
+  - url: "{url}"
+    queue_config: {{max_samples_per_send: 7, min_shards: 3, max_shards: 3, batch_send_deadline: 200ms}}
+"""
+    )  # a scrape comes in many requests, of three queues at once
+    return [
+        str(program),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{free_port()}",
+    ]
+
+
+def vmagent(program: Path, folder: Path, target: str, url: str) -> list[str]:
+    config = folder / "vmagent.yml"
+    config.write_text(
+        f"""
+global: {{scrape_interval: 1s, scrape_timeout: 1s}}
+scrape_configs:
+  - job_name: dcgm
+    static_configs: [{{targets: ["{target}"]}}]
+"""
+    )
+    return [
+        str(program),
+        f"-promscrape.config={config}",
+        f"-remoteWrite.tmpDataPath={folder / 'queue'}",
+        f"-remoteWrite.url={url}",
+        "-remoteWrite.maxRowsPerBlock=7",
+        "-remoteWrite.flushInterval=200ms",
+        f"-httpListenAddr=127.0.0.1:{free_port()}",
+    ]
+
+
+def expected() -> dict[tuple[str, str], object]:
+    """Return (UUID, metric) to value as the page has it, read by the dialect's own table."""
+    page = TextParser().parse(PAGE)
+    found: dict[tuple[str, str], object] = {}
+    for series, value in zip(page.series, page.values, strict=True):
+        family = DCGM_EXPORTER.families.get(series.name)
+        if family is None or family.unread or CATALOGUE[family.metric].dims:
+            continue
+        told = convert(family, CATALOGUE[family.metric], value)
+        found[series.labels["UUID"], family.metric] = None if isinstance(told, Absent) else told
+    return found
+
+
+@pytest.mark.parametrize("writer", [prometheus, vmagent])
+def test_it_joins_and_its_end_is_seen(
+    way: Way,
+    peer: Callable[[str], Path],
+    tmp_path: Path,
+    exporter: Exporter,
+    writer: Callable[[Path, Path, str, str], list[str]],
+) -> None:
+    arguments = ["hub", "--listen", f"127.0.0.1:{way.hub_port}", "--state", str(way.state)]
+    hub = Gpufleet(arguments, tmp_path / "hub.log")
+    wanted = expected()
+    assert len({uuid for uuid, _ in wanted}) >= 1
+    assert len(wanted) > 20
+
+    def told() -> dict[tuple[str, str], Any]:
+        found = {}
+        for one in way.hub("/v1/gpus")["items"]:
+            device = one["device"]
+            assert device["source"] == "imported"
+            for metric, reading in device["readings"].items():
+                if (device["uuid"], metric) in wanted:
+                    found[device["uuid"], metric] = reading.get("value")
+        return found
+
+    def ends() -> bool:
+        return bool(told()) and all(value is None for value in told().values())
+
+    log = tmp_path / "writer.log"
+    try:
+        hub.wait_for(f"{way.hub_url}/readyz")
+        command = writer(peer(writer.__name__), tmp_path, exporter.target, f"{way.hub_url}/api/v1/write")
+        with log.open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            wait_until(lambda: told() == wanted, seconds=90, what="every value of the page at once")
+            exporter.page = b"# nothing\n"  # the exporter lost its GPUs: its series end
+            wait_until(ends, seconds=90, what="the end of its series")
+        finally:
+            process.terminate()
+            process.wait(20)
+        (sender,) = way.hub("/v1/senders")
+        assert (sender["sender"], sender["missing"]) == ("remote_write/prometheus", 0)
+    finally:
+        hub.stop()
+    words = log.read_text()
+    assert "non-recoverable" not in words, words[-3000:]

@@ -1,0 +1,119 @@
+"""Requests of remote write as samples: what a captured page says, whoever cut it."""
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.codecs.remote_write.records import WriteRequest
+from gpufleet.hub.imported.series import host_of, read_request
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.series import Series
+from gpufleet.model.time import NANOS
+
+PAGES = Path(__file__).parents[2] / "data" / "exposition"
+T0 = 1_700_000_000 * NANOS
+STALE = struct.unpack("<d", bytes.fromhex("020000000000f07f"))[0]
+
+
+def request(*told: tuple[Series, float, int], stale: tuple[int, ...] = ()) -> WriteRequest:
+    return WriteRequest(
+        [one for one, _, _ in told], [value for _, value, _ in told], [at for _, _, at in told], list(stale), {}, {}
+    )
+
+
+def series(name: str, **labels: str) -> Series:
+    return Series(name, labels)
+
+
+def test_a_captured_page_that_a_prometheus_scraped() -> None:
+    page = TextParser().parse((PAGES / "dcgm-exporter-l40s-vm.txt").read_bytes())
+    scraped = [Series(one.name, {**one.labels, "instance": "10.0.0.7:9400", "job": "dcgm"}) for one in page.series]
+    up = series("up", instance="10.0.0.7:9400", job="dcgm")
+    found = read_request(
+        request(*((one, value, T0) for one, value in zip(scraped, page.values, strict=True)), (up, 1.0, T0))
+    )
+    (machine,) = found.machines
+    assert machine == next(one.labels["Hostname"] for one in page.series if "Hostname" in one.labels)
+    assert found.others >= 1
+    powers = {
+        sample.view.uuid: sample.values["gpu_power_watts"]
+        for sample in found.machines[machine]
+        if sample.view is not None and "gpu_power_watts" in sample.values
+    }
+    assert powers == {
+        one.labels["UUID"]: value
+        for one, value in zip(page.series, page.values, strict=True)
+        if one.name == "DCGM_FI_DEV_POWER_USAGE"
+    }
+    for sample in found.machines[machine]:
+        assert (sample.measured_at, sample.provenance, sample.reader) == (
+            T0,
+            Provenance.IMPORTED,
+            "remote_write/dcgm-exporter",
+        )
+
+
+def test_where_the_exporter_does_not_name_its_machine_the_target_does() -> None:
+    power = "DCGM_FI_DEV_POWER_USAGE"
+    found = read_request(
+        request(
+            (series(power, UUID="GPU-1", gpu="0", instance="node-1:9400"), 1.0, T0),
+            (series(power, UUID="GPU-2", gpu="0", instance="node-2:9400"), 2.0, T0),
+            (series(power, UUID="GPU-3", gpu="0"), 3.0, T0),
+        )
+    )
+    assert set(found.machines) == {"node-1", "node-2"}
+    assert found.nameless == 1
+
+
+def test_instants_stay_apart_and_a_stale_marker_is_an_absence() -> None:
+    one = series("DCGM_FI_DEV_POWER_USAGE", UUID="GPU-1", gpu="0", Hostname="n")
+    found = read_request(
+        request((one, 1.0, T0), (one, 2.0, T0 + 15 * NANOS), (one, STALE, T0 + 30 * NANOS), stale=(2,))
+    )
+    told = {sample.measured_at: sample.values for sample in found.machines["n"] if "gpu_power_watts" in sample.values}
+    assert told == {
+        T0: {"gpu_power_watts": 1.0},
+        T0 + 15 * NANOS: {"gpu_power_watts": 2.0},
+        T0 + 30 * NANOS: {"gpu_power_watts": Absent(Reason.NO_DATA, "its source says that the series has ended")},
+    }
+
+
+def test_unknown_names_of_a_known_project_are_counted_by_name() -> None:
+    found = read_request(
+        request(
+            (series("DCGM_FI_DEV_OF_TOMORROW", UUID="GPU-1", gpu="0", Hostname="n"), 1.0, T0),
+            (series("DCGM_FI_DEV_OF_TOMORROW", UUID="GPU-2", gpu="1", Hostname="n"), 1.0, T0),
+            (series("node_load1", instance="n:9100"), 1.0, T0),
+        )
+    )
+    assert (dict(found.drift), found.others, found.machines) == ({"DCGM_FI_DEV_OF_TOMORROW": 2}, 1, {})
+
+
+@pytest.mark.parametrize(
+    ("instance", "host"),
+    [
+        ("node-1:9400", "node-1"),
+        ("node-1", "node-1"),
+        ("[2001:db8::7]:9400", "2001:db8::7"),
+        ("2001:db8::7", "2001:db8::7"),
+        ("http://node-1:9400/metrics", "http://node-1:9400/metrics"),
+        ("", ""),
+    ],
+)
+def test_the_host_of_a_target(instance: str, host: str) -> None:
+    assert host_of(instance) == host
+
+
+def test_names_that_no_batch_could_carry_are_left_out() -> None:
+    found = read_request(
+        request(
+            (series("DCGM_FI_DEV_POWER_USAGE", UUID="G" * 300, gpu="0", Hostname="n"), 1.0, T0),
+            (series("DCGM_FI_DEV_POWER_USAGE", UUID="GPU-1", gpu="0", Hostname="n" * 300), 1.0, T0),
+        )
+    )
+    assert found.machines == {}
+    assert found.nameless == 1

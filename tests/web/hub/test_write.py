@@ -1,0 +1,180 @@
+"""Remote write at the hub's door."""
+
+import asyncio
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
+from gpufleet.config.hub import FlushConfig, HubConfig
+from gpufleet.wiring.hub import running_hub
+from tests.fakes.store import MemoryStore
+from tests.support.waiting import wait_until_async
+from tests.web.hub.site import Site, running_site
+
+V1 = "application/x-protobuf"
+V2 = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
+NAMES = {
+    "DCGM_FI_DEV_POWER_USAGE": "gpu_power_watts",
+    "DCGM_FI_DEV_GPU_TEMP": "gpu_temperature_celsius",
+    "DCGM_FI_DEV_FB_USED": "gpu_memory_used_bytes",
+}
+
+
+def point(name: str, gpu: int, value: float | None, at: int, host: str = "node-a") -> Point:
+    labels = {"__name__": name, "gpu": str(gpu), "UUID": f"GPU-{gpu}", "Hostname": host, "instance": f"{host}:9400"}
+    return Point(labels, value, at)
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000 * 1_000_000
+
+
+async def write(
+    url: str, body: bytes, content_type: str = V1, query: str = "", method: str = "POST", **more: str
+) -> tuple[int, dict[str, str], bytes]:
+    headers = {"Content-Type": content_type, "Content-Encoding": "snappy", **more}
+    request = urllib.request.Request(f"{url}/api/v1/write{query}", data=body, headers=headers, method=method)
+
+    def ask() -> tuple[int, dict[str, str], bytes]:
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, {k.lower(): v for k, v in error.headers.items()}, error.read()
+
+    return await asyncio.to_thread(ask)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+async def gpus(site: Site) -> dict[str, dict[str, float | None]]:
+    _, page = await site.ask("/v1/gpus")
+    return {
+        one["device"]["uuid"]: {
+            name: reading.get("value") for name, reading in one["device"]["readings"].items() if name in NAMES.values()
+        }
+        for one in page["items"]
+    }
+
+
+@pytest.mark.parametrize(("encode", "content_type"), [(encode_1, V1), (encode_2, V2)])
+async def test_a_cluster_joins_by_writing(site: Site, encode: object, content_type: str) -> None:
+    at = now_ms()
+    points = [
+        *(point("DCGM_FI_DEV_POWER_USAGE", gpu, 100.5 + gpu, at) for gpu in range(2)),
+        *(point("DCGM_FI_DEV_FB_USED", gpu, 512 + gpu, at) for gpu in range(2)),
+        Point({"__name__": "up", "instance": "node-a:9400"}, 1.0, at),
+    ]
+    status, headers, body = await write(site.hub.url, encode(points), content_type)  # type: ignore[operator]
+    assert (status, body) == (204, b"")
+    if content_type == V2:
+        assert headers["x-prometheus-remote-write-samples-written"] == "4"
+
+    async def stored() -> bool:
+        return len(await gpus(site)) == 2
+
+    await wait_until_async(stored, what="two GPUs")
+    assert {uuid: {k: v for k, v in told.items() if v is not None} for uuid, told in (await gpus(site)).items()} == {
+        f"GPU-{gpu}": {"gpu_power_watts": 100.5 + gpu, "gpu_memory_used_bytes": (512 + gpu) << 20} for gpu in range(2)
+    }
+    (machine,) = (await site.ask("/v1/machines"))[1]["items"]
+    assert (machine["machine"]["name"], machine["liveness"]["state"], machine["gpus"]) == ("node-a", "live", 2)
+    _, gpu = await site.ask("/v1/gpus/GPU-0")
+    assert gpu["device"]["source"] == "imported"
+    (sender,) = (await site.ask("/v1/senders"))[1]
+    assert (sender["sender"], sender["missing"]) == ("remote_write/prometheus", 0)
+    page = await site.text("/metrics")
+    assert "gpufleet_hub_written_samples_total 5" in page
+    assert "gpufleet_hub_written_other_samples_total 1" in page
+
+
+async def test_a_scrape_that_is_cut_into_requests_is_whole_over_a_restart_of_the_hub(tmp_path: Path) -> None:
+    store, at = MemoryStore(), now_ms()
+    config = HubConfig(listen="127.0.0.1:0", state=str(tmp_path), flush=FlushConfig(interval_seconds=0.1))
+    for number, name in enumerate(NAMES):  # each part to another process
+        async with running_hub(config, store=lambda _: store) as hub:
+            body = encode_1([point(name, 0, 10.0 + number, at)])
+            for _ in range(2):  # its writer had no answer the first time
+                assert (await write(hub.url, body))[0] == 204
+    async with running_hub(config, store=lambda _: store) as hub:
+        found = await gpus(Site(hub, store))
+    assert found == {
+        "GPU-0": {"gpu_power_watts": 10.0, "gpu_temperature_celsius": 11.0, "gpu_memory_used_bytes": 12 << 20}
+    }
+
+
+async def test_while_what_was_acknowledged_before_waits_writing_has_to_wait_too(tmp_path: Path) -> None:
+    store, at = MemoryStore(), now_ms()
+    config = HubConfig(listen="127.0.0.1:0", state=str(tmp_path), flush=FlushConfig(interval_seconds=0.1))
+    store.down = True
+    first, second = (encode_1([point(name, 0, 10.0, at)]) for name in list(NAMES)[:2])
+    async with running_hub(config, store=lambda _: store) as hub:
+        assert (await write(hub.url, first))[0] == 204  # the log holds it
+    async with running_hub(config, store=lambda _: store) as hub:
+        status, headers, body = await write(hub.url, second)
+        assert (status, headers["retry-after"]) == (503, "2")
+        assert b"send it again" in body
+        store.down = False
+
+        async def taken() -> bool:
+            return (await write(hub.url, second))[0] == 204
+
+        await wait_until_async(taken, what="the log to be empty")
+
+        async def whole() -> bool:
+            return len((await gpus(Site(hub, store))).get("GPU-0", {})) == 2
+
+        await wait_until_async(whole, what="both parts")
+
+
+async def test_a_series_that_ended_is_absent(site: Site) -> None:
+    at = now_ms() - 5_000_000_000
+    for value, when in ((1.0, at), (None, at + 1_000_000_000)):
+        assert (await write(site.hub.url, encode_1([point("DCGM_FI_DEV_POWER_USAGE", 0, value, when)])))[0] == 204
+
+    async def absent() -> bool:
+        status, gpu = await site.ask("/v1/gpus/GPU-0")
+        return status == 200 and gpu["device"]["readings"]["gpu_power_watts"].get("absent") == "no_data"
+
+    await wait_until_async(absent, what="the end of the series")
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "query", "more", "status", "error"),
+    [
+        (b"nonsense", V1, "", {}, 400, "bad_request"),
+        (encode_1([]), "application/json", "", {}, 415, "bad_content_type"),
+        (encode_1([]), f"{V1};proto=io.prometheus.write.v9.Request", "", {}, 415, "bad_content_type"),
+        (encode_1([]), V1, "", {"Content-Encoding": "gzip"}, 415, "bad_content_type"),
+        (encode_1([]), V1, "?cluster=elsewhere", {}, 403, "foreign_cluster"),
+        (encode_1([]), V1, "?sender=" + "x" * 200, {}, 400, "bad_request"),
+        (b"\xff\xff\xff\xff\x0f" + b"x" * 100, V1, "", {}, 413, "too_large"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused_by_name(
+    site: Site, body: bytes, content_type: str, query: str, more: dict[str, str], status: int, error: str
+) -> None:
+    answered, _, words = await write(site.hub.url, body, content_type, query, **more)
+    assert answered == status
+    assert f'"error":"{error}"'.encode() in words
+    assert f'gpufleet_hub_rejected_batches_total{{reason="{error}"}} 1' in await site.text("/metrics")
+
+
+async def test_a_hub_of_several_clusters_has_to_be_told_which(tmp_path: Path) -> None:
+    async with running_site(tmp_path, clusters=("a", "b")) as site:
+        body = encode_1([point("DCGM_FI_DEV_POWER_USAGE", 0, 1.0, now_ms())])
+        status, _, words = await write(site.hub.url, body)
+        assert (status, b"?cluster=ID" in words) == (400, True)
+        assert (await write(site.hub.url, body, query="?cluster=b&sender=left"))[0] == 204
+        (sender,) = (await site.ask("/v1/senders"))[1]
+        assert (sender["cluster"], sender["sender"]) == ("b", "remote_write/left")
