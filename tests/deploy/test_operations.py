@@ -27,6 +27,7 @@ PAGE = (DOCS / "operations.md").read_text(encoding="utf-8")
 FAMILY = re.compile(r"`(gpufleet_[a-z0-9_]+)(?:\{[a-z,]+\})?`")
 DECLARED = re.compile(r"^# TYPE (\S+) ", re.MULTILINE)
 SELDOM = {
+    "gpufleet_export_last_success_timestamp_seconds",
     "gpufleet_hub_rejected_batches_total",
     "gpufleet_hub_unknown_metrics_total",
     "gpufleet_hub_invalid_values_total",
@@ -202,7 +203,8 @@ def test_every_metric_of_a_daemon_about_itself_is_documented(tmp_path: Path) -> 
     try:
         for name, arguments in runs.items():
             state = str(tmp_path / name)
-            running.append(Gpufleet([*arguments, "--state", state], tmp_path / f"{name}.log", driver.environment))
+            environment = {**driver.environment, "GPUFLEET_AGENT_PUSH__REMOTE_WRITE__URL": "http://127.0.0.1:1/"}
+            running.append(Gpufleet([*arguments, "--state", state], tmp_path / f"{name}.log", environment))
             running[-1].wait_for(f"http://{at[name]}/readyz", 60)
         for name, words in (("hub", "last_flush_timestamp"), ("agent", "push_last_success")):
             wait_until(lambda words=words, name=name: words in get_text(f"http://{at[name]}/metrics"), seconds=60)  # type: ignore[misc]

@@ -66,6 +66,13 @@ def test_the_reference_parser_reads_it() -> None:
     assert power[0].value == 312.5
 
 
+def test_a_mig_device_is_never_mistaken_for_its_gpu() -> None:
+    """An empty label is none in Prometheus: an instance without a number would be the GPU's own series again."""
+    lines = [line for line in rendered(example_snapshot()) if "DCGM_FI_DEV_FB_USED{" in line]
+    assert len(lines) == 2
+    assert [line.count('GPU_I_ID="1"') for line in lines] == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("name", "ours", "theirs"),
     [

@@ -27,13 +27,15 @@ from gpufleet.agent.unnamed import without_unnamed
 from gpufleet.model.absence import Absent
 from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.ports import Clock, Reader
 
-if TYPE_CHECKING:  # it brings the HTTP client, which an agent that pushes nowhere does without
+if TYPE_CHECKING:  # the first brings the HTTP client, which an agent that pushes nowhere does without
     from gpufleet.agent.delivery import Delivery
+    from gpufleet.agent.export import Export
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ class Agent:
         holders: Collection[str] = (),
         guests: Guests | None = None,
         paces: Mapping[str, Mapping[Lane, float]] = MappingProxyType({}),
+        exports: "Sequence[Export]" = (),
     ) -> None:
         """Take the parts.
 
@@ -89,10 +92,12 @@ class Agent:
             holders: names of the readers that hold devices.
             guests: virtual machines to read, or None.
             paces: reader to seconds between its passes, for lanes in which it keeps another pace.
+            exports: ways to other systems.
         """
         self._clock = clock
         self._guests = guests
         self._delivery = delivery
+        self._exports = tuple(exports)
         self._capabilities = dict(capabilities or {})
         self._refresh_seconds = min(seconds for lane, seconds in intervals.items() if lane is not Lane.EVENT)
         self._holding = Holding(release, holders, clock)
@@ -117,11 +122,13 @@ class Agent:
         events = remembered.events if remembered is not None else ()
         self._state = State(machine, [*statuses, status_before()], name=name, events=events)
         self._pending = Pending()
+        self._events: list[Event] = []  # that exports have not heard of
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         self._stats = AgentStats(
             started_at=clock.now_ns(),
             lanes={(status.reader, status.lane): LaneStats() for status in self._state.statuses.values()},
+            exports={export.name: export.stats for export in self._exports},
         )
         self._assembler = Assembler()
         self._showing = Showing(self._assemble, pages, self._newest_stats)
@@ -145,16 +152,26 @@ class Agent:
                     tasks.create_task(self._guests.run(self._hear_guests), name="guests")
                 tasks.create_task(self._keep_settling(), name="events")
                 tasks.create_task(self._keep_prepared(), name="pages")
+                for export in self._exports:
+                    tasks.create_task(export.run(), name=f"export {export.name}")
                 if self._delivery is not None:
                     tasks.create_task(self._keep_posting(self._delivery), name="outbox")
                     tasks.create_task(self._delivery.pusher.run(), name="push")
         finally:
             self._settle(everything=True)
-            if self._delivery is not None:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(FLUSH_SECONDS):
-                        await self._hand_over(self._delivery)
+            await self._flush()
             await self._remember()
+
+    async def _flush(self) -> None:
+        """Send what is left, everywhere at once."""
+        if self._exports and not self._state.missing():
+            await self._offer(self._showing.newest())
+        ways = [export.flush() for export in self._exports]
+        if self._delivery is not None:
+            ways.append(self._hand_over(self._delivery))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await asyncio.gather(*ways)
 
     def _why_not(self, reader: str) -> Absent | None:
         for event in self._holding.look():
@@ -176,6 +193,8 @@ class Agent:
         counts.failures += self._state.judged(outcome.status).state is ReaderState.FAILED
         if self._delivery is not None:
             self._pending.add(outcome)
+        if self._exports and outcome.round is not None:
+            self._events += outcome.round.events
         if _is_news(outcome, before):
             self._news.set()
             self._changed.set()
@@ -215,7 +234,15 @@ class Agent:
             self._changed.clear()
             missing = self._state.missing()
             await self._showing.renew()
+            if self._exports and not missing:  # before that the machine may not be known
+                await self._offer(await self._showing.snapshot())
             self.missing = missing
+
+    async def _offer(self, snapshot: Snapshot) -> None:
+        """Give exports a document, and what happened since the one before."""
+        events, self._events = self._events, []
+        for export in self._exports:
+            await export.offer(snapshot, self._newest_stats(), events)
 
     def _hear_guests(self) -> None:
         self._news.set()
@@ -229,7 +256,12 @@ class Agent:
             self._state,
             now=self._clock.monotonic(),
             now_ns=self._clock.now_ns(),
-            capabilities={**self._capabilities, **files, "push": capability},
+            capabilities={
+                **self._capabilities,
+                **files,
+                "push": capability,
+                **{export.name: export.capability for export in self._exports},
+            },
         )
         if self._guests is not None:
             found = yield from self._guests.documents(snapshot.node.name)

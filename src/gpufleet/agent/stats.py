@@ -2,6 +2,8 @@
 
 import msgspec
 
+from gpufleet.sending.outlet import OutletStats
+
 
 class LaneStats(msgspec.Struct):
     """Passes of one lane of one reader since the agent started."""
@@ -56,9 +58,11 @@ class AgentStats(msgspec.Struct):
         started_at: nanoseconds since 1970.
         lanes: by reader and lane.
         send, queue: None when no hub is configured.
+        exports: ways to other systems, by name.
     """
 
     started_at: int
     lanes: dict[tuple[str, str], LaneStats]
     send: SendStats | None = None
     queue: QueueStats | None = None
+    exports: dict[str, OutletStats] = {}

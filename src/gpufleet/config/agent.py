@@ -8,10 +8,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from gpufleet.config.dialects import Dialects, full_names
 from gpufleet.config.exporter import ExporterTarget
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
 from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.push import PushConfig
 from gpufleet.config.tls import TlsConfig, check_exposure
 
 ENV_PREFIX = "GPUFLEET_AGENT_"
@@ -196,10 +198,6 @@ class SpoolConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     backfill_per_second: Annotated[float, msgspec.Meta(ge=0.1, le=100_000)] = 50.0
 
 
-DialectName = Literal["native", "dcgm", "all-smi", "nvidia-gpu-exporter", "kubevirt", "gpufleet", "dcgm-exporter"]
-_FULL_NAMES = {"native": "gpufleet", "dcgm": "dcgm-exporter"}
-
-
 class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The page `/metrics`.
 
@@ -208,12 +206,12 @@ class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             `kubevirt`; `gpufleet` and `dcgm-exporter` are other words for the first two.
     """
 
-    dialects: Annotated[tuple[DialectName, ...], msgspec.Meta(min_length=1, max_length=7)] = ("native",)
+    dialects: Dialects = ("native",)
 
     @property
     def dialect_names(self) -> tuple[str, ...]:
         """The dialects by their own names, each once."""
-        return tuple(dict.fromkeys(_FULL_NAMES.get(name, name) for name in self.dialects))
+        return full_names(self.dialects)
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -249,6 +247,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     readers: Readers = Readers()
     hub: HubConfig = HubConfig()
     spool: SpoolConfig = SpoolConfig()
+    push: PushConfig = PushConfig()
 
     def __post_init__(self) -> None:
         """Refuse to show every tenant's readings beyond this machine by accident."""

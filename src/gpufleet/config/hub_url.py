@@ -22,6 +22,29 @@ def check_http_root(key: str, url: str) -> None:
         raise ImpossibleValueError(key, f"{url!r} is no root of an HTTP server, such as http://127.0.0.1:19999")
 
 
+def check_push_url(key: str, url: str, *, shows_secrets: bool) -> None:
+    """Refuse what is no address to post to, and to show secrets to whoever listens on the way.
+
+    Raises:
+        ImpossibleValueError: blaming `key`.
+    """
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # read for its judgement: it is a number of a port
+    except ValueError as error:
+        raise ImpossibleValueError(key, f"{url!r} is no address: {error}") from error
+    if not url.isprintable() or " " in url or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ImpossibleValueError(key, f"{url!r} is no address: write http://HOST:PORT/PATH or https://HOST/PATH")
+    if parts.fragment or parts.username is not None:
+        raise ImpossibleValueError(key, "has a fragment or a password: passwords go into headers_file or token_file")
+    if shows_secrets and parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise ImpossibleValueError(
+            key,
+            f"{url!r} would take credentials over the network in the clear: use https, or set insecure = true "
+            "beside it if the network is trusted",
+        )
+
+
 def check_hub_url(key: str, url: str, *, shows_token: bool) -> None:
     """Refuse what is not the root of an HTTP server, and to show a token to whoever listens on the way.
 

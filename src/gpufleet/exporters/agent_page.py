@@ -53,13 +53,7 @@ class AgentPages:
             yield from self._native.update(snapshot)
             sections += self._native.sections()
         page = Page()
-        if DCGM_EXPORTER.name in self._dialects:
-            yield
-            add_dcgm(page, snapshot, self._clocks)
-        for name, add in WRITERS.items():
-            if name in self._dialects:
-                yield
-                add(page, snapshot)
+        yield from add_others(page, snapshot, self._dialects, self._clocks)
         yield
         add_stats(page, labelled({"node": snapshot.node.name}), stats)
         self._sections = [*sections, *page.sections()]
@@ -67,3 +61,16 @@ class AgentPages:
     def page(self, *, openmetrics: bool) -> bytes:
         """Return the page."""
         return write_page(self._sections, Syntax.OPENMETRICS if openmetrics else Syntax.TEXT)
+
+
+def add_others(
+    page: Page, snapshot: Snapshot, dialects: Collection[str], clocks: ClockCounts | None
+) -> Generator[None, None, None]:
+    """Add a snapshot under other projects' names, in small steps."""
+    if DCGM_EXPORTER.name in dialects:
+        yield
+        add_dcgm(page, snapshot, clocks)
+    for name, add in WRITERS.items():
+        if name in dialects:
+            yield
+            add(page, snapshot)

@@ -3,6 +3,7 @@
 from gpufleet.agent.stats import AgentStats, QueueStats, SendStats
 from gpufleet.exporters.exposition import Page, labelled
 from gpufleet.model.time import NANOS
+from gpufleet.sending.outlet import OutletStats
 
 
 def add_stats(page: Page, node: str, stats: AgentStats) -> None:
@@ -19,6 +20,10 @@ def add_stats(page: Page, node: str, stats: AgentStats) -> None:
         _send(page, node, stats.send)
     if stats.queue is not None:
         _queue(page, node, stats.queue)
+    for family, kind, words in _EXPORT_FAMILIES if stats.exports else ():
+        page.declare(family, kind, words, _unit(family))
+    for target, export in stats.exports.items():
+        _export(page, f"{node},{labelled({'target': target})}", export)
 
 
 def _send(page: Page, node: str, send: SendStats) -> None:
@@ -46,6 +51,28 @@ def _queue(page: Page, node: str, queue: QueueStats) -> None:
     page.add("gpufleet_spool_memory_records", node, queue.in_memory)
     _counter(page, "gpufleet_spool_dropped_total", "Batches dropped for room or age since the spool was made")
     page.add("gpufleet_spool_dropped_total", node, queue.dropped)
+
+
+_EXPORT_FAMILIES = (
+    ("gpufleet_export_points_total", "counter", "Points made for another system since the agent started"),
+    ("gpufleet_export_points_taken_total", "counter", "Those of them that it has taken"),
+    ("gpufleet_export_points_rejected_total", "counter", "Those of them that it will not take"),
+    ("gpufleet_export_points_dropped_total", "counter", "Those of them that gave way to newer ones as they waited"),
+    ("gpufleet_export_failures_total", "counter", "Posts that failed and are made again"),
+    ("gpufleet_export_queue_requests", "gauge", "Requests that wait"),
+    ("gpufleet_export_queue_bytes", "gauge", "Bytes of their bodies"),
+    ("gpufleet_export_last_success_timestamp_seconds", "gauge", "When it last took anything, since 1970"),
+)
+
+
+def _export(page: Page, labels: str, export: OutletStats) -> None:
+    values = (
+        *(export.points, export.taken, export.rejected, export.dropped, export.failures, export.requests, export.bytes),
+        None if export.last_success is None else export.last_success / NANOS,
+    )
+    for (family, _, _), value in zip(_EXPORT_FAMILIES, values, strict=True):
+        if value is not None:
+            page.add(family, labels, value)
 
 
 def _gauge(page: Page, family: str, words: str) -> None:

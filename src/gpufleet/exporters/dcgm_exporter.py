@@ -71,8 +71,12 @@ def _shown(snapshot: Snapshot, side: Side = Side.HOST) -> Iterator[Shown]:
             "modelName": gpu.name or "",
         }
         if device is not gpu:
+            told = text(device.readings, "mig_gpu_instance")
+            number = told or (device.instance or "").partition("/")[0].partition("@")[0]
+            if not number:
+                continue  # without it the series would be the GPU's own: an empty label is none
             labels["GPU_I_PROFILE"] = text(device.readings, "mig_profile")
-            labels["GPU_I_ID"] = text(device.readings, "mig_gpu_instance")
+            labels["GPU_I_ID"] = number
         labels |= {"Hostname": snapshot.node.name, "hostname": snapshot.node.name, "DCGM_FI_DRIVER_VERSION": driver}
         yield Shown(
             subject=SUBJECTS[device.kind], readings=device.readings, dimensions=device.dimensions, labels=labels

@@ -5,6 +5,7 @@ https://prometheus.io/docs/specs/om/open_metrics_spec/ (version 1.0.0). Lines of
 stands before them differs, and OpenMetrics says where the page ends.
 """
 
+import datetime as dt
 import enum
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -65,7 +66,11 @@ def write_page(sections: Iterable[Section], syntax: Syntax) -> bytes:
 
 
 class Page:
-    """Collects series; a family without series does not appear."""
+    """Collects series; a family without series does not appear.
+
+    `at` is when a value was measured, None for now. The page leaves it out: a scrape has its own time. What writes
+    series to another system keeps it.
+    """
 
     def __init__(self) -> None:
         self._heads: dict[str, Head] = {}
@@ -76,11 +81,11 @@ class Page:
         self._heads[family] = Head.of(family, kind, words, unit)
         self._lines[family] = []
 
-    def add(self, family: str, labels: str, value: float) -> None:
+    def add(self, family: str, labels: str, value: float, at: dt.datetime | None = None) -> None:
         """Add one series; `labels` as `labelled` writes them, or empty for none."""
-        self.add_text(family, labels, number(value))
+        self.add_text(family, labels, number(value), at)
 
-    def add_text(self, family: str, labels: str, value: str) -> None:
+    def add_text(self, family: str, labels: str, value: str, at: dt.datetime | None = None) -> None:
         """Add one series whose value is written already."""
         self._lines[family].append(line(family, labels, value))
 

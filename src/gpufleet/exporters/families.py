@@ -1,5 +1,6 @@
 """Readings under another project's names: the part that all dialects share. Names and units are `dialects/`'."""
 
+import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -63,26 +64,26 @@ def add_families(
         for one in shown:
             if one.subject not in family.subjects:
                 continue
-            for labels, value in _values(family, one):
+            for labels, value, at in _values(family, one):
                 text = write(family, value)
                 if text is not None:
-                    page.add_text(family.name, labelled({**label(family, one, value), **labels}), text)
+                    page.add_text(family.name, labelled({**label(family, one, value), **labels}), text, at)
 
 
-def _values(family: Family, one: Shown) -> Iterator[tuple[dict[str, str], Value]]:
-    """Return the values that a family shows of something, each with the labels of their dimensions."""
+def _values(family: Family, one: Shown) -> Iterator[tuple[dict[str, str], Value, dt.datetime | None]]:
+    """Return the values that a family shows of something, with the labels of their dimensions, and their instants."""
     dims = CATALOGUE[family.metric].dims
     if not dims:
         reading = one.readings.get(family.metric)
         if reading is not None and reading.value is not None:
-            yield {}, reading.value
+            yield {}, reading.value, reading.measured_at
         return
     for dim in one.dimensions:
         if dim.metric != family.metric or dim.value is None:
             continue
         labels = tuple(dim.labels[name] for name in dims)
         if family.labels in ((), labels):
-            yield dict(zip(family.dims, labels, strict=False)), dim.value
+            yield dict(zip(family.dims, labels, strict=False)), dim.value, dim.measured_at
 
 
 def parts(snapshot: Snapshot) -> Iterator[tuple[Device, Device]]:

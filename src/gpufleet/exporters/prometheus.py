@@ -83,9 +83,9 @@ class NativePage:
     def update(self, snapshot: Snapshot) -> Generator[None, None, None]:
         """Take in everything a snapshot knows, in small steps; the page is whole when they are done."""
         node = labelled({"node": snapshot.node.name})
-        shown = _subjects(node, snapshot.devices, snapshot.host)
+        shown = subjects_of(node, snapshot.devices, snapshot.host)
         for guest in snapshot.guests:
-            shown += _subjects(f"{node},{labelled(guest_labels(guest))}", guest.devices, guest.host)
+            shown += subjects_of(f"{node},{labelled(guest_labels(guest))}", guest.devices, guest.host)
             yield
         bases = [base for base, _ in shown]
         if bases != self._bases:
@@ -113,15 +113,20 @@ def guest_labels(guest: Guest) -> dict[str, str]:
     return {"namespace": guest.namespace, "vm_name": guest.name, "vm_uid": guest.vm_uuid}
 
 
-def _subjects(base: str, devices: Iterable[Device], host: Host) -> list[tuple[str, Device | Host]]:
+def subjects_of(base: str, devices: Iterable[Device], host: Host) -> list[tuple[str, Device | Host]]:
     """Return what series are about, each with its labels: devices, and the machine itself."""
-    found: list[tuple[str, Device | Host]] = [(f"{base},{labelled(_device_labels(one))}", one) for one in devices]
+    found: list[tuple[str, Device | Host]] = [(f"{base},{labelled(device_labels(one))}", one) for one in devices]
     return [*found, (base, host)]
 
 
 def _of_the_agent(snapshot: Snapshot) -> list[Section]:
-    """Return the families about readers and what the agent can do."""
     page = Page()
+    add_agent(page, snapshot)
+    return page.sections()
+
+
+def add_agent(page: Page, snapshot: Snapshot) -> None:
+    """Add the families about readers and what the agent can do."""
     node = {"node": snapshot.node.name}
     for family, words in _READER_FAMILIES:
         page.declare(family, "gauge", words, "seconds")
@@ -137,10 +142,10 @@ def _of_the_agent(snapshot: Snapshot) -> list[Section]:
         labelled({**node, "version": snapshot.version, "catalogue": str(snapshot.catalogue)}),
         1,
     )
-    return page.sections()
 
 
-def _device_labels(device: Device) -> dict[str, str]:
+def device_labels(device: Device) -> dict[str, str]:
+    """Return the labels of each series of a device."""
     labels = {
         "uuid": device.uuid or "",
         "pci_address": device.pci_address or "",

@@ -18,6 +18,7 @@ from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.machine import Machine
 from gpufleet.ports import Clock
 from gpufleet.wiring.clock import SystemClock
+from gpufleet.wiring.exports import make_exports
 from gpufleet.wiring.guests import make_guests
 from gpufleet.wiring.once import intervals
 from gpufleet.wiring.readers import HOLDERS, capabilities, has_binding, make_readers, paces
@@ -63,7 +64,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
     """Run an agent while the context is open; leaving it stops the agent within a few seconds.
 
     Raises:
-        ConfigError: if a token or the hub's authorities cannot be read.
+        ConfigError: if a token, headers or authorities cannot be read.
         GpufleetError: if it cannot listen, or its certificate cannot be loaded.
         SpoolError: if a hub is configured and the spool cannot be opened.
     """
@@ -95,6 +96,7 @@ async def running_agent(config: AgentConfig) -> AsyncIterator[RunningAgent]:
             holders=HOLDERS & {reader.name for reader, _ in readers},
             guests=make_guests(config, folder, clock),
             paces=paces(config.readers, intervals(config)),
+            exports=make_exports(config, name, clock),
         )
         bound = await stack.enter_async_context(
             serve(AgentApp(agent, token), host, port, connections=CONNECTIONS, stop_seconds=STOP_SECONDS, tls=tls)

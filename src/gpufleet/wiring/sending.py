@@ -53,11 +53,21 @@ def token_of(file: str | None) -> Callable[[], str] | None:
     return kept.token
 
 
-def trust_of(ca: str | None) -> ssl.SSLContext | None:
-    """Return what trusts the authorities of a PEM file, or None without one. Raises ConfigError."""
-    if ca is None:
+def trust_of(ca: str | None, certificate: str | None = None, key: str | None = None) -> ssl.SSLContext | None:
+    """Return whom to trust and what to show, or None for the system's authorities and no certificate.
+
+    Raises:
+        ConfigError: if a file cannot be read.
+    """
+    if ca is None and certificate is None:
         return None
     try:
-        return ssl.create_default_context(cafile=ca)
+        context = ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(ca, "", f"the authorities cannot be read: {error.strerror or error}") from error
+        raise ConfigError(ca or "", "", f"the authorities cannot be read: {error.strerror or error}") from error
+    if certificate is not None:
+        try:
+            context.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(certificate, "", f"it and its key cannot be read: {error.strerror or error}") from error
+    return context

@@ -1,0 +1,99 @@
+"""A way to another system: what it is told is gathered from every snapshot, and goes out once an interval."""
+
+import asyncio
+import logging
+from collections.abc import Generator, Sequence
+from typing import Protocol
+
+from gpufleet.agent.slices import in_slices
+from gpufleet.agent.stats import AgentStats
+from gpufleet.model.event import Event
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.sending.outlet import Outlet, OutletStats, Parcel
+
+log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """Makes requests of what the agent knows."""
+
+    def offer(self, snapshot: Snapshot, stats: AgentStats) -> Generator[None, None, None]:
+        """Take what is new in a snapshot, in small steps."""
+        ...
+
+    def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
+        """Take events; the snapshot is the newest before them."""
+        ...
+
+    def take(self) -> Parcel | None:
+        """Return everything gathered as one request, or None."""
+        ...
+
+
+class Export:
+    """One source, one outlet."""
+
+    def __init__(self, source: Source, outlet: Outlet, *, interval_seconds: float) -> None:
+        """Take both, and the seconds between requests."""
+        self._source = source
+        self._outlet = outlet
+        self._interval = interval_seconds
+        self._defect = ""
+
+    @property
+    def name(self) -> str:
+        """Its name in figures and capabilities."""
+        return self._outlet.name
+
+    @property
+    def stats(self) -> OutletStats:
+        """How it is doing."""
+        return self._outlet.stats
+
+    @property
+    def capability(self) -> str:
+        """`available`, or why it does not work."""
+        error = self._defect or self.stats.last_error
+        return f"failing: {error}" if error else "available"
+
+    async def offer(self, snapshot: Snapshot, stats: AgentStats, events: Sequence[Event] = ()) -> None:
+        """Take a snapshot, and events. A defect in it costs this export, and nobody else."""
+        try:
+            if events:
+                self._source.tell(snapshot, events)
+            await in_slices(self._source.offer(snapshot, stats))
+        except Exception as error:  # one catch point of an export's own work, `_take` is the other
+            self._say(error)
+            log.debug("export %s: defect", self.name, exc_info=True)
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._outlet.run(), name=f"export {self.name}")
+            tasks.create_task(self._keep_taking(), name=f"gathering for {self.name}")
+
+    async def flush(self) -> None:
+        """Send what is left, once."""
+        self._take()
+        await self._outlet.flush()
+
+    async def _keep_taking(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval)
+            self._take()
+
+    def _take(self) -> None:
+        try:
+            parcel = self._source.take()
+        except Exception as error:
+            self._say(error)
+            log.debug("export %s: defect", self.name, exc_info=True)
+            return
+        if parcel is not None:
+            self._outlet.put(parcel)
+
+    def _say(self, error: Exception) -> None:
+        words = f"{type(error).__name__}: {error}"
+        if words != self._defect:
+            log.error("export %s: a defect, something is not told: %s", self.name, words)
+        self._defect = words

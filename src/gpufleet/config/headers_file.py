@@ -1,0 +1,56 @@
+"""Headers of requests in a file, read again whenever the file changes: they often are credentials."""
+
+import os
+import re
+from pathlib import Path
+
+from gpufleet.model.errors import ConfigError
+
+MAX_BYTES = 16_384
+
+_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,100}):[ \t]*([!-~](?:[ -~]{0,4000}[!-~])?)[ \t]*")
+"""A name and a value that may stand in an HTTP header as they are (RFC 9110, 5.5 and 5.6.2)."""
+
+_OURS = frozenset({"content-type", "content-encoding", "content-length", "transfer-encoding", "host", "connection"})
+
+
+class HeadersFile:
+    """The headers that a file holds now, `Name: value` a line. Replace the file by renaming another one over it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self._seen: tuple[int, int, int, int] | None = None
+        self._headers: dict[str, str] = {}
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers.
+
+        Raises:
+            ConfigError: if the file cannot be read now, or a line of it is no header.
+        """
+        try:
+            with self.path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                seen = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+                if seen != self._seen:
+                    self._headers = self._parse(file.read(MAX_BYTES + 1))
+                    self._seen = seen
+        except OSError as error:
+            raise ConfigError(str(self.path), "", f"the headers cannot be read: {error.strerror}") from error
+        return self._headers
+
+    def _parse(self, content: bytes) -> dict[str, str]:
+        if len(content) > MAX_BYTES:
+            raise ConfigError(str(self.path), "", f"more than {MAX_BYTES} bytes of headers")
+        headers: dict[str, str] = {}
+        for number, line in enumerate(content.splitlines(), 1):
+            if not line.strip() or line.startswith(b"#"):
+                continue
+            match = _LINE.fullmatch(line)
+            if match is None:
+                raise ConfigError(f"{self.path}:{number}", "", "is no header: write Name: value")
+            name = match[1].decode("ascii")
+            if name.lower() in _OURS:
+                raise ConfigError(f"{self.path}:{number}", "", f"{name} is not to be set: it belongs to the request")
+            headers[name] = match[2].decode("ascii")
+        return headers

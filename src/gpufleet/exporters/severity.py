@@ -1,0 +1,28 @@
+"""How serious an event is, and what it says in one line, for systems that keep logs."""
+
+from gpufleet.model.event import Event
+from gpufleet.model.event_kinds import KINDS, EventKind
+from gpufleet.model.xid import XidClass
+
+INFO, WARN, ERROR = 9, 13, 17
+"""OTLP's SeverityNumber."""
+
+_K = EventKind
+_ERRORS = frozenset(
+    {_K.SXID, _K.GPU_LOST, _K.GPU_RESET_REQUIRED, _K.GPU_INIT_FAILED, _K.VGPU_FAILED, _K.HANG_STARTED}
+    | {_K.DRIVER_MISMATCH, _K.DRIVER_FAILED, _K.ECC_UNCORRECTED, _K.ROW_REMAP_FAILED}
+)
+_WARNINGS = frozenset({_K.GPU_REMOVED, _K.THROTTLE_STARTED, _K.ROW_REMAP_PENDING, _K.RECOVERY_ACTION_CHANGED})
+_MILD = {XidClass.APPLICATION: WARN, XidClass.NOTICE: INFO}
+
+
+def severity(event: Event) -> tuple[int, str]:
+    """Return OTLP's number and a line for people. An XID is an error unless its table says that it is milder."""
+    row = KINDS.get(event.kind)
+    words = row.help if row is not None else event.kind
+    if event.kind == _K.XID:
+        name = event.attributes.get("name", "")
+        words = f"XID {event.code}: {name}" if name else f"XID {event.code}"
+        return next((level for cls, level in _MILD.items() if event.attributes.get("class") == cls), ERROR), words
+    level = ERROR if event.kind in _ERRORS else WARN if event.kind in _WARNINGS else INFO
+    return level, words

@@ -1,0 +1,74 @@
+"""Since when counters count: each begins with a boot, a load of the driver, a reset, or at a time of its own."""
+
+import bisect
+
+from gpufleet.model.catalogue.events import LOG_LOST, XID_ALL, XID_ERRORS, XID_SINCE
+from gpufleet.model.event_kinds import EventKind
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.time import NANOS, to_ns
+
+BOOT = "host_boot_timestamp_seconds"
+
+_LOADS = frozenset({EventKind.DRIVER_LOADED, EventKind.DRIVER_RELOADED})
+_SAME_BOOT = 60 * NANOS
+"""The kernel works the time of its boot out of two clocks: it moves a little when one of them is set."""
+
+
+class Starts:
+    """What snapshots told of it. A beginning that was seen once stays."""
+
+    def __init__(self) -> None:
+        self._boot = 0
+        self._agent = 0
+        self._loads: list[int] = []
+        self._resets: dict[str, list[int]] = {}
+        self._watched: dict[str, int] = {}
+
+    def see(self, snapshot: Snapshot, agent_started: int) -> None:
+        """Take what a snapshot tells; `agent_started` in nanoseconds since 1970."""
+        self._agent = agent_started
+        boot = snapshot.host.readings.get(BOOT)
+        if boot is not None and isinstance(boot.value, (int, float)):
+            at = int(boot.value * NANOS)
+            if abs(at - self._boot) > _SAME_BOOT:
+                self._boot = at
+        for event in snapshot.events:
+            if event.kind in _LOADS:
+                _keep(self._loads, to_ns(event.at))
+            elif event.kind == EventKind.GPU_RESET and event.device is not None:
+                _keep(self._resets.setdefault(event.device, []), to_ns(event.at))
+        for device in snapshot.devices:
+            since = device.readings.get(XID_SINCE)
+            if since is not None and isinstance(since.value, (int, float)):
+                self._watched[device.key] = int(since.value * NANOS)
+
+    def of(self, metric: str, device: str, at: int) -> int:
+        """Return when a counter began that had a value at an instant, or 0 where that is not known.
+
+        Args:
+            metric: of the catalogue.
+            device: key of the view, or empty for the machine.
+            at: nanoseconds since 1970.
+        """
+        if "_lifetime_" in metric:  # of the board, not of this driver
+            return 0
+        if metric in (XID_ERRORS, XID_ALL):
+            began = self._watched.get(device, 0)
+        elif metric == LOG_LOST:
+            began = self._agent
+        elif device:
+            began = max(_before(self._loads, at), _before(self._resets.get(device, []), at), self._boot)
+        else:
+            began = self._boot
+        return began if began <= at else 0
+
+
+def _keep(instants: list[int], at: int) -> None:
+    place = bisect.bisect_left(instants, at)
+    if instants[place : place + 1] != [at]:
+        instants.insert(place, at)
+
+
+def _before(instants: list[int], at: int) -> int:
+    place = bisect.bisect_right(instants, at)
+    return instants[place - 1] if place else 0

@@ -1,0 +1,83 @@
+"""What may stand in [push], and the file of headers."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpufleet.config.headers_file import HeadersFile
+from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.push import OtlpConfig, RemoteWriteConfig
+from gpufleet.model.errors import ConfigError
+
+
+def test_nothing_is_pushed_by_default() -> None:
+    assert OtlpConfig().endpoint is None
+    assert RemoteWriteConfig().url is None
+
+
+@pytest.mark.parametrize(
+    "url", ["collector:4318", "ftp://x", "http://", "http://x:99999", "http://u:p@x", "http://x#y"]
+)
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(ImpossibleValueError):
+        OtlpConfig(endpoint=url)
+    with pytest.raises(ImpossibleValueError):
+        RemoteWriteConfig(url=url)
+
+
+def test_a_query_belongs_to_some_receivers_addresses() -> None:
+    assert RemoteWriteConfig(url="http://vm:8428/api/v1/write?extra_label=a=b").url
+
+
+def test_credentials_do_not_go_in_the_clear() -> None:
+    for token, headers in (("/t", None), (None, "/h")):
+        with pytest.raises(ImpossibleValueError, match="in the clear"):
+            OtlpConfig(endpoint="http://collector:4318", token_file=token, headers_file=headers)
+        for endpoint in ("http://127.0.0.1:4318", "https://collector:4318"):
+            OtlpConfig(endpoint=endpoint, token_file=token, headers_file=headers)
+        OtlpConfig(endpoint="http://collector:4318", insecure=True, token_file=token, headers_file=headers)
+
+
+def test_pairs() -> None:
+    assert RemoteWriteConfig(labels=("team=ml", "site=a=b")).more_labels == {"team": "ml", "site": "a=b"}
+    assert OtlpConfig(attributes=("deployment.environment.name=prod",)).more_attributes == {
+        "deployment.environment.name": "prod"
+    }
+    for labels in (("team",), ("=x",), ("team=",), ("a.b=c",), ("__name__=x",), ("a=1", "a=2"), ("a=\n",)):
+        with pytest.raises(ImpossibleValueError, match="labels"):
+            RemoteWriteConfig(labels=labels)
+
+
+def test_half_a_certificate() -> None:
+    with pytest.raises(ImpossibleValueError, match="without key"):
+        OtlpConfig(certificate="/c")
+    with pytest.raises(ImpossibleValueError, match="without certificate"):
+        RemoteWriteConfig(key="/k")
+
+
+def test_headers_are_read_again_when_their_file_changes(tmp_path: Path) -> None:
+    path = tmp_path / "headers"
+    path.write_bytes(b"# the vendor's\n\nX-Api-Key:  a b \r\nX-Scope-OrgID: 7\n")
+    file = HeadersFile(str(path))
+    assert file.headers() == {"X-Api-Key": "a b", "X-Scope-OrgID": "7"}
+    fresh = tmp_path / "new"
+    fresh.write_text("A: b\n")
+    fresh.replace(path)
+    assert file.headers() == {"A": "b"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"no header", b"A:", b"A: b\x00c", b"A b: c", "A: é".encode(), b"Host: x", b"Content-Type: x", b"x" * 20_000],
+)
+def test_files_that_hold_no_headers(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "headers"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError):
+        HeadersFile(str(path)).headers()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=os.strerror(2)):
+        HeadersFile(str(tmp_path / "none")).headers()

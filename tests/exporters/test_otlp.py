@@ -1,0 +1,233 @@
+"""What a snapshot is as OTLP: each measurement once, under the table's names, counters from their beginning."""
+
+import msgspec
+import pytest
+
+from gpufleet.agent.assemble import assemble
+from gpufleet.agent.slices import at_once
+from gpufleet.agent.stats import AgentStats
+from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics
+from gpufleet.codecs.otlp.records import Kind, OtlpMetric
+from gpufleet.exporters.fresh import AHEAD, Fresh
+from gpufleet.exporters.otlp import OtlpLogs, OtlpMetrics, resource
+from gpufleet.exporters.severity import ERROR, INFO, WARN, severity
+from gpufleet.exporters.starts import Starts
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event, event_report
+from gpufleet.model.event_kinds import EventKind
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import DimValue
+from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.time import NANOS
+from tests.support.passes import World, gpu
+from tests.support.snapshots import example_snapshot
+
+BOOT = 1_767_000_000
+STATS = AgentStats(started_at=5, lanes={})
+
+
+def shown(world: World, *events: Event) -> Snapshot:
+    snapshot = assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={})
+    return msgspec.structs.replace(snapshot, events=tuple(event_report(event) for event in events))
+
+
+def taken(source: OtlpMetrics) -> dict[str, OtlpMetric]:
+    parcel = source.take()
+    if parcel is None:
+        return {}
+    request = decode_metrics(parcel.body)
+    assert not request.problems
+    found = {metric.name: metric for metric in request.resources[0].metrics}
+    assert sum(len(metric.points) for metric in found.values()) == parcel.points
+    return found
+
+
+def source_of(world: World) -> OtlpMetrics:
+    return OtlpMetrics("east", {}, world.clock.now_ns)
+
+
+@pytest.fixture
+def world() -> World:
+    made = World({"host": (Lane.STATIC,), "nvml": (Lane.FAST, Lane.SLOW)})
+    made.passed("host", Lane.STATIC, made.sample("host", Lane.STATIC, None, {"host_boot_timestamp_seconds": BOOT}))
+    return made
+
+
+def measure(world: World, joules: float, *, watts: float | Absent = 300.0) -> int:
+    """Make a pass; return its instant."""
+    world.clock.advance(10)
+    values = {"gpu_energy_joules_total": joules, "gpu_power_watts": watts, "gpu_memory_used_bytes": 2**40}
+    world.passed("nvml", Lane.FAST, world.sample("nvml", Lane.FAST, gpu(0), values))
+    return world.clock.now_ns()
+
+
+def test_a_measurement_is_told_once_and_at_its_own_time(world: World) -> None:
+    source = source_of(world)
+    instants = [measure(world, 100.0)]
+    at_once(source.offer(shown(world), STATS))
+    at_once(source.offer(shown(world), STATS))
+    instants.append(measure(world, 200.0))
+    at_once(source.offer(shown(world), STATS))
+    metrics = taken(source)
+    energy = metrics["hw.energy"]
+    assert [(point.value, point.at) for point in energy.points] == list(zip([100.0, 200.0], instants, strict=True))
+    assert (energy.kind, energy.unit) == (Kind.COUNTER, "J")
+    assert metrics["hw.gpu.memory.usage"].kind is Kind.SUM
+    assert metrics["hw.gpu.memory.usage"].points[0].value == 2**40
+    assert metrics["hw.power"].points[0].attributes["hw.id"] == gpu(0).uuid
+    world.clock.advance(10)
+    at_once(source.offer(shown(world), STATS))
+    assert source.take() is None
+
+
+def test_what_is_absent_or_stale_makes_no_point_and_comes_back(world: World) -> None:
+    source = source_of(world)
+    measure(world, 100.0, watts=Absent(Reason.TIMEOUT, "nvmlDeviceGetPowerUsage"))
+    at_once(source.offer(shown(world), STATS))
+    assert "hw.power" not in taken(source)
+    world.clock.advance(100)  # nothing is read any more
+    at_once(source.offer(shown(world), STATS))
+    assert source.take() is None
+    at = measure(world, 300.0)
+    at_once(source.offer(shown(world), STATS))
+    assert [point.at for point in taken(source)["hw.power"].points] == [at]
+
+
+def test_a_snapshot_of_everything(world: World) -> None:
+    source = OtlpMetrics("east", {"team.name": "ml"}, world.clock.now_ns)
+    at_once(source.offer(example_snapshot(), STATS))
+    parcel = source.take()
+    assert parcel is not None
+    (found,) = decode_metrics(parcel.body).resources
+    assert found.attributes["team.name"] == "ml"
+    assert found.attributes["host.id"] == "a" * 32
+    points = {(metric.name, point.value) for metric in found.metrics for point in metric.points}
+    assert ("hw.power", 312.5) in points
+    assert ("hw.gpu.utilization", 0.0) in points  # a measured zero
+    (received,) = [metric for metric in found.metrics if "system.network" in metric.name]
+    assert received.points[0].value == 2**63 - 1
+
+
+def test_a_counter_begins_with_the_boot_the_drivers_load_or_the_devices_reset(world: World) -> None:
+    source = source_of(world)
+
+    def starts(*events: Event) -> list[int]:
+        at_once(source.offer(shown(world, *events), STATS))
+        return [point.start for point in taken(source)["hw.energy"].points]
+
+    measure(world, 100.0)
+    assert starts() == [BOOT * NANOS]
+    loaded = Event(view=None, kind=EventKind.DRIVER_RELOADED, at=measure(world, 0.5))
+    assert starts(loaded) == [loaded.at]
+    measure(world, 1.0)
+    other = Event(view=gpu(1), kind=EventKind.GPU_RESET, at=loaded.at + 1)
+    assert starts(loaded, other) == [loaded.at]
+    reset = Event(view=gpu(0), kind=EventKind.GPU_RESET, at=measure(world, 0.1))
+    assert starts(loaded, reset) == [reset.at]
+    measure(world, 0.2)
+    assert starts() == [reset.at]  # it stays when the events have gone
+
+
+def test_a_load_that_is_told_later_does_not_move_what_was_measured_before(world: World) -> None:
+    source = source_of(world)
+    measure(world, 100.0)
+    at_once(source.offer(shown(world), STATS))
+    loaded = Event(view=None, kind=EventKind.DRIVER_LOADED, at=world.clock.now_ns() + NANOS)
+    measure(world, 0.5)
+    at_once(source.offer(shown(world), STATS))
+    at_once(source.offer(shown(world, loaded), STATS))
+    assert [point.start for point in taken(source)["hw.energy"].points] == [BOOT * NANOS, loaded.at]
+
+
+def test_counters_with_another_beginning(world: World) -> None:
+    starts = Starts()
+    starts.see(shown(world), 123)
+    at = world.clock.now_ns()
+    assert starts.of("host_network_receive_bytes_total", "", at) == BOOT * NANOS
+    assert starts.of("host_kernel_log_lost_messages_total", "", at) == 123
+    assert starts.of("gpu_ecc_corrected_lifetime_errors_total", gpu(0).key, at) == 0
+    assert starts.of("gpu_xid_events_total", gpu(0).key, at) == 0
+    since = {"gpu_xid_watched_since_timestamp_seconds": 1_767_000_500.5}
+    world.passed("nvml", Lane.SLOW, world.sample("nvml", Lane.SLOW, gpu(0), since))
+    starts.see(shown(world), 123)
+    assert starts.of("gpu_xid_events_total", gpu(0).key, at) == 1_767_000_500_500_000_000
+    assert starts.of("gpu_xid_events_total", gpu(0).key, 5) == 0  # nothing begins after it has a value
+
+
+def test_the_boot_does_not_move_with_the_clocks(world: World) -> None:
+    starts = Starts()
+    for boot in (BOOT, BOOT + 1, BOOT - 1):
+        world.passed(
+            "host", Lane.STATIC, world.sample("host", Lane.STATIC, None, {"host_boot_timestamp_seconds": boot})
+        )
+        starts.see(shown(world), 0)
+        assert starts.of("host_cpu_seconds_total", "", world.clock.now_ns()) == BOOT * NANOS
+
+
+def test_a_clock_that_was_set_back_silences_nothing(world: World) -> None:
+    fresh: Fresh[str] = Fresh(world.clock.now_ns)
+    now = world.clock.now_ns()
+    fresh.look()
+    assert fresh.is_new("a", now)
+    fresh.look()
+    assert not fresh.is_new("a", now)
+    world.clock.step(-3600)
+    fresh.look()
+    assert fresh.is_new("a", now - AHEAD)
+
+
+def test_dimensions_are_series_of_their_own(world: World) -> None:
+    source = source_of(world)
+    dims = (DimValue("gpu_xid_errors_total", ("79",), 2), DimValue("gpu_xid_errors_total", ("31",), 1))
+    world.passed("nvml", Lane.SLOW, world.sample("nvml", Lane.SLOW, gpu(0), {}, dims))
+    at_once(source.offer(shown(world), STATS))
+    points = taken(source)["gpufleet.gpu_xid_errors_total"].points
+    assert {(point.attributes["gpufleet.xid"], point.value) for point in points} == {("79", 2), ("31", 1)}
+
+
+def test_the_resource_says_what_is_known() -> None:
+    node = Machine(name="gpu-17", machine_id="m", instance_id="i-1", k8s_node_uid="u")
+    told = resource(node, "east", {"service.name": "mine"})
+    assert told["service.name"] == "mine"
+    assert (told["host.id"], told["k8s.node.uid"], told["k8s.node.name"]) == ("i-1", "u", "gpu-17")
+    assert not {"host.id", "k8s.node.name"} & resource(Machine(name="n"), "east", {}).keys()
+
+
+def test_events_are_log_records(world: World) -> None:
+    logs = OtlpLogs("east", {})
+    snapshot = example_snapshot()
+    attributes = {"name": "GPU has fallen off the bus", "class": "hardware"}
+    event = Event(view=gpu(0), kind="xid", code=79, at=7 * NANOS, attributes=attributes)
+    logs.tell(snapshot, [event, Event(view=None, kind="of_the_future", at=8 * NANOS)])
+    at_once(logs.offer(snapshot, STATS))
+    parcel = logs.take()
+    assert parcel is not None
+    assert parcel.points == 2
+    first, second = decode_logs(parcel.body).resources[0].records
+    assert (first.event, first.body, first.at, first.severity) == (
+        "gpufleet.xid",
+        "XID 79: GPU has fallen off the bus",
+        7 * NANOS,
+        ERROR,
+    )
+    assert first.attributes["hw.id"] == gpu(0).uuid
+    assert first.attributes["hw.model"] == "NVIDIA H200"
+    assert first.attributes["gpufleet.code"] == 79
+    assert (second.event, second.body, second.severity) == ("gpufleet.of_the_future", "of_the_future", INFO)
+    assert logs.take() is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "attributes", "level"),
+    [
+        ("xid", {"class": "application"}, WARN),
+        ("xid", {"class": "notice"}, INFO),
+        ("xid", {}, ERROR),
+        (EventKind.GPU_LOST, {}, ERROR),
+        (EventKind.THROTTLE_STARTED, {}, WARN),
+        (EventKind.GPU_RECOVERED, {}, INFO),
+    ],
+)
+def test_severity(kind: str, attributes: dict[str, str], level: int) -> None:
+    assert severity(Event(view=None, kind=kind, code=13, at=1, attributes=attributes))[0] == level

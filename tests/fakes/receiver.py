@@ -1,0 +1,105 @@
+"""A receiver of OTLP and remote write over real HTTP, that answers as told and keeps what came.
+
+OTLP is read by opentelemetry-proto's own classes, remote write by Google's protobuf: nothing of our codecs is in it.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple, Self
+
+from aiohttp import web
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+from tests.support.remote_write import parse
+
+
+class Got(NamedTuple):
+    """One request."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Answer(NamedTuple):
+    """What is answered."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = {}  # noqa: RUF012 - never changed
+
+
+class Receiver:
+    """Answers every POST with what `answer(got)` says."""
+
+    def __init__(self, answer: Callable[[Got], Answer]) -> None:
+        self.answer = answer
+        self.got: list[Got] = []
+        self.taken: list[Got] = []
+        self.url = ""
+        self.arrived = asyncio.Event()
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def running(
+        cls, answer: Callable[[Got], Answer] = lambda _: Answer(), *, ssl: Any = None, port: int = 0
+    ) -> AsyncIterator[Self]:
+        """Serve on loopback while the context is open."""
+        receiver = cls(answer)
+        app = web.Application(client_max_size=64 << 20)
+        app.router.add_post("/{path:.*}", receiver._take)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=ssl)
+        await site.start()
+        receiver.url = f"{'https' if ssl else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            yield receiver
+        finally:
+            await runner.cleanup()
+
+    def metrics(self) -> list[Any]:
+        """Return what was taken of metrics, as the messages of opentelemetry-proto."""
+        return [ExportMetricsServiceRequest.FromString(got.body) for got in self.taken if got.path == "/v1/metrics"]
+
+    def logs(self) -> list[Any]:
+        """Return what was taken of logs."""
+        return [ExportLogsServiceRequest.FromString(got.body) for got in self.taken if got.path == "/v1/logs"]
+
+    def points(self) -> list[tuple[str, dict[str, Any], Any]]:
+        """Return every data point taken: its metric's name, its attributes, and itself."""
+        return [
+            (metric.name, attributes_of(point.attributes), point)
+            for request in self.metrics()
+            for resource in request.resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+            for point in getattr(metric, metric.WhichOneof("data")).data_points
+        ]
+
+    def series(self) -> list[tuple[dict[str, str], float, int]]:
+        """Return every sample of remote write 1.0 taken: labels, value, milliseconds."""
+        return [
+            ({label.name: label.value for label in series.labels}, sample.value, sample.timestamp)
+            for got in self.taken
+            for series in parse(1, got.body).timeseries
+            for sample in series.samples
+        ]
+
+    async def _take(self, request: web.Request) -> web.Response:
+        body = await request.read()
+        # aiohttp unpacks gzip and leaves snappy as it is
+        got = Got(request.path, {name.lower(): value for name, value in request.headers.items()}, body)
+        self.got.append(got)
+        answer = self.answer(got)
+        if answer.status < 300:
+            self.taken.append(got)
+        self.arrived.set()
+        return web.Response(status=answer.status, body=answer.body, headers=answer.headers)
+
+
+def attributes_of(attributes: Any) -> dict[str, Any]:
+    """Return a repeated KeyValue as a mapping."""
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}

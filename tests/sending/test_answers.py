@@ -1,0 +1,154 @@
+"""What answers of receivers of OTLP and remote write mean, over real HTTP where that matters."""
+
+import math
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+
+from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
+from gpufleet.codecs.remote_write.decode import WriteDecoder
+from gpufleet.codecs.remote_write.encode import CONTENT_TYPE_1, CONTENT_TYPE_2, Point, encode_2
+from gpufleet.model.errors import ConfigError
+from gpufleet.sending.http import HttpAnswer, HttpSender
+from gpufleet.sending.otlp import OtlpWire, judge
+from gpufleet.sending.outlet import Fate, Parcel
+from gpufleet.sending.remote_write import RemoteWriteWire, as_version_1, judge_1, judge_2
+from tests.fakes.receiver import Answer, Got, Receiver
+
+AT = 1_790_000_000_123_000_000
+WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"
+
+
+@pytest.mark.parametrize("status", [0, 301, 302, 429, 502, 503, 504])
+def test_otlp_is_sent_again(status: int) -> None:
+    reply = judge(HttpAnswer(status, retry_after=9.0), logs=False)
+    assert (reply.fate, reply.retry_after) == (Fate.LATER, 9.0)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 415, 500, 501])
+def test_otlp_is_refused(status: int) -> None:
+    reply = judge(HttpAnswer(status, "text/html", b"<html>no"), logs=False)
+    assert (reply.fate, reply.rejected, reply.words) == (Fate.REFUSED, None, f"answers {status}: <html>no")
+
+
+def test_otlp_is_taken_whole_or_in_part() -> None:
+    partial = ExportMetricsServiceResponse()
+    partial.partial_success.rejected_data_points = 3
+    partial.partial_success.error_message = "too old"
+    for answer in (HttpAnswer(200), HttpAnswer(200, PROTOBUF), HttpAnswer(202, JSON, b"{}"), HttpAnswer(204)):
+        for logs in (False, True):
+            reply = judge(answer, logs=logs)
+            assert (reply.fate, reply.rejected or 0, reply.words) == (Fate.TAKEN, 0, "")
+    reply = judge(HttpAnswer(200, PROTOBUF, partial.SerializeToString()), logs=False)
+    assert (reply.fate, reply.rejected, reply.words) == (Fate.TAKEN, 3, "too old")
+    odd = judge(HttpAnswer(200, PROTOBUF, b"\xff\xff"), logs=False)
+    assert odd.fate is Fate.TAKEN
+    assert "cannot be read" in odd.words
+
+
+def test_a_captive_portal_takes_nothing() -> None:
+    page = HttpAnswer(200, "text/html", b"<html>log in")
+    assert judge(page, logs=False).fate is judge_1(page).fate is judge_2(page, 5).fate is Fate.LATER
+
+
+@pytest.mark.parametrize(
+    ("status", "fate"),
+    [(200, Fate.TAKEN), (204, Fate.TAKEN), (400, Fate.REFUSED), (401, Fate.REFUSED), (404, Fate.REFUSED)]
+    + [(status, Fate.LATER) for status in (0, 302, 429, 500, 502, 503)],
+)
+def test_remote_write(status: int, fate: Fate) -> None:
+    assert judge_1(HttpAnswer(status)).fate is fate
+
+
+def test_remote_write_2_tells_how_much_was_written() -> None:
+    def said(status: int, written: str) -> tuple[Fate, int | None]:
+        reply = judge_2(HttpAnswer(status, headers={WRITTEN.lower(): written}), 5)
+        return reply.fate, reply.rejected
+
+    assert said(204, "5") == (Fate.TAKEN, None)
+    assert said(204, "3") == (Fate.TAKEN, 2)
+    assert said(204, "x") == (Fate.TAKEN, 5)
+    assert said(400, "4") == (Fate.REFUSED, 1)
+    assert said(503, "0")[0] is Fate.LATER
+
+
+def parcel() -> Parcel:
+    points = [
+        Point({"__name__": "m", "i": "0"}, 1.5, AT, "gauge"),
+        Point({"__name__": "m", "i": "1"}, None, AT),
+        Point({"__name__": "m", "i": "2"}, math.nan, AT),
+    ]
+    return Parcel(encode_2(points), len(points))
+
+
+def test_a_body_of_version_2_as_version_1() -> None:
+    found = WriteDecoder().decode_1(as_version_1(parcel().body))
+    assert [(series.name, series.labels["i"]) for series in found.series] == [("m", "0"), ("m", "1"), ("m", "2")]
+    assert (found.values[0], found.stale, found.times) == (1.5, [1], [AT] * 3)
+
+
+def sender(url: str, **headers: str) -> HttpSender:
+    return HttpSender(url, timeout_seconds=5, headers=lambda: headers)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_a_receiver_of_version_1_alone_gets_version_1_from_then_on(*, silent: bool) -> None:
+    """It says 415, as its specification wants; old ones take the body for an empty message and say 204."""
+
+    def answer(got: Got) -> Answer:
+        if got.headers["content-type"] == CONTENT_TYPE_2 and not silent:
+            return Answer(415)
+        return Answer(204)
+
+    async with Receiver.running(answer) as receiver:
+        wire = RemoteWriteWire(sender(receiver.url), "2.0")
+        async with wire:
+            assert (await wire.post(parcel())).fate is Fate.TAKEN
+            assert (await wire.post(parcel())).fate is Fate.TAKEN
+        assert [got.headers["content-type"] for got in receiver.got] == [CONTENT_TYPE_2, CONTENT_TYPE_1, CONTENT_TYPE_1]
+        versions = [got.headers["x-prometheus-remote-write-version"] for got in receiver.got]
+        assert versions == ["2.0.0", "0.1.0", "0.1.0"]
+        receiver.taken = receiver.got[-1:]
+        assert [labels["i"] for labels, _, _ in receiver.series()] == ["0", "1", "2"]
+
+
+async def test_a_receiver_of_version_2_goes_on_with_it() -> None:
+    async with Receiver.running(lambda _: Answer(204, b"", {WRITTEN: "3"})) as receiver:
+        wire = RemoteWriteWire(sender(receiver.url), "2.0")
+        async with wire:
+            for _ in range(2):
+                assert (await wire.post(parcel())).rejected is None
+        assert {got.headers["content-type"] for got in receiver.got} == {CONTENT_TYPE_2}
+
+
+async def test_otlp_goes_with_its_headers_and_hears_the_answer() -> None:
+    async with Receiver.running(lambda _: Answer(503, b"later\x1b[2J", {"Retry-After": "11"})) as receiver:
+        wire = OtlpWire(sender(f"{receiver.url}/v1/metrics", Authorization="Bearer x"), logs=False)
+        async with wire:
+            reply = await wire.post(Parcel(b"", 0))
+        assert (reply.fate, reply.retry_after, reply.words) == (Fate.LATER, 11.0, "answers 503: later[2J")
+        (got,) = receiver.got
+        assert (got.path, got.headers["authorization"], got.body) == ("/v1/metrics", "Bearer x", b"")
+
+
+async def test_nobody_there_and_no_credentials_are_no_answer() -> None:
+    async with sender("http://127.0.0.1:1") as nobody:
+        assert (await nobody.post(b"", {})).status == 0
+
+    def missing() -> dict[str, str]:
+        raise ConfigError("/etc/token", "", "is gone")
+
+    async with Receiver.running() as receiver:
+        one = HttpSender(receiver.url, timeout_seconds=5, headers=missing)
+        async with one:
+            answer = await one.post(b"", {})
+        assert (answer.status, answer.words) == (0, "/etc/token: is gone")
+        assert not receiver.got
+
+
+async def test_redirects_are_not_followed() -> None:
+    async with Receiver.running() as elsewhere, Receiver.running() as receiver:
+        receiver.answer = lambda _: Answer(307, b"", {"Location": elsewhere.url})
+        async with sender(receiver.url, Authorization="Bearer x") as one:
+            assert (await one.post(b"", {})).status == 307
+        assert not elsewhere.got

@@ -1,0 +1,196 @@
+"""The queue in front of another system: what goes, what waits, what is dropped, and that all of it is counted."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from gpufleet.sending.outlet import Fate, Outlet, Parcel, Reply
+from tests.support.waiting import wait_until_async
+
+
+class Wire:
+    """Answers in order as told, then takes everything."""
+
+    where = "http://there"
+
+    def __init__(self, *replies: Reply) -> None:
+        self.replies = list(replies)
+        self.posted: list[bytes] = []
+        self.is_open = False
+        self.held: asyncio.Event | None = None
+
+    async def __aenter__(self) -> Self:
+        self.is_open = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.is_open = False
+
+    async def post(self, parcel: Parcel) -> Reply:
+        assert self.is_open
+        self.posted.append(parcel.body)
+        if self.held is not None:
+            await self.held.wait()
+        return self.replies.pop(0) if self.replies else Reply(fate=Fate.TAKEN)
+
+
+def outlet_of(wire: Wire, max_bytes: int = 1000) -> Outlet:
+    return Outlet("there", wire, max_bytes=max_bytes, now_ns=lambda: 7, jitter=lambda: 0.0)
+
+
+@contextlib.asynccontextmanager
+async def running(outlet: Outlet) -> AsyncIterator[None]:
+    task = asyncio.create_task(outlet.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def counts(outlet: Outlet) -> dict[str, int]:
+    stats = outlet.stats
+    return {name: getattr(stats, name) for name in ("points", "taken", "rejected", "dropped", "requests", "bytes")}
+
+
+async def test_requests_go_in_order_and_are_counted() -> None:
+    wire = Wire()
+    outlet = outlet_of(wire)
+    outlet.put(Parcel(b"one", 3))
+    outlet.put(Parcel(b"two", 4))
+    async with running(outlet):
+
+        async def taken() -> bool:
+            return outlet.stats.taken == 7
+
+        await wait_until_async(taken)
+        outlet.put(Parcel(b"three", 5))
+
+        async def all_taken() -> bool:
+            return outlet.stats.taken == 12
+
+        await wait_until_async(all_taken)
+    assert wire.posted == [b"one", b"two", b"three"]
+    assert counts(outlet) == {"points": 12, "taken": 12, "rejected": 0, "dropped": 0, "requests": 0, "bytes": 0}
+    assert outlet.stats.last_success == 7
+
+
+async def test_what_is_not_taken_now_is_sent_again_first() -> None:
+    wire = Wire(Reply(fate=Fate.LATER, words="busy", retry_after=0.0))
+    outlet = outlet_of(wire)
+    outlet.put(Parcel(b"one", 1))
+    outlet.put(Parcel(b"two", 1))
+    async with running(outlet):
+
+        async def taken() -> bool:
+            return outlet.stats.taken == 2
+
+        await wait_until_async(taken)
+    assert wire.posted == [b"one", b"one", b"two"]
+    assert outlet.stats.failures == 1
+    assert outlet.stats.last_error == ""
+
+
+async def test_a_receiver_that_asks_for_patience_gets_it() -> None:
+    wire = Wire(Reply(fate=Fate.LATER, words="busy", retry_after=3000.0))
+    outlet = outlet_of(wire)
+    outlet.put(Parcel(b"one", 1))
+    async with running(outlet):
+
+        async def failed() -> bool:
+            return outlet.stats.failures == 1
+
+        await wait_until_async(failed)
+        outlet.put(Parcel(b"two", 1))  # what is new does not wake it
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert wire.posted == [b"one"]
+        assert outlet.stats.last_error == "http://there: busy"
+
+
+async def test_what_is_refused_is_dropped_and_blocks_nothing() -> None:
+    wire = Wire(Reply(fate=Fate.REFUSED, words="bad"), Reply(fate=Fate.REFUSED, words="part", rejected=1))
+    outlet = outlet_of(wire)
+    for body in (b"one", b"two", b"three"):
+        outlet.put(Parcel(body, 5))
+    await outlet.flush()
+    assert wire.posted == [b"one", b"two", b"three"]
+    assert counts(outlet) == {"points": 15, "taken": 9, "rejected": 6, "dropped": 0, "requests": 0, "bytes": 0}
+
+
+async def test_points_that_were_not_taken_are_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    wire = Wire(*[Reply(fate=Fate.TAKEN, words="too old", rejected=2)] * 2)
+    outlet = outlet_of(wire)
+    for _ in range(2):
+        outlet.put(Parcel(b"one", 5))
+    await outlet.flush()
+    assert (outlet.stats.taken, outlet.stats.rejected) == (6, 4)
+    assert "too old" in outlet.stats.last_error
+    assert [record.message.count("too old") for record in caplog.records] == [1]
+
+
+async def test_a_full_queue_drops_the_oldest_and_keeps_the_newest() -> None:
+    wire = Wire()
+    outlet = outlet_of(wire, max_bytes=10)
+    for number in range(4):
+        outlet.put(Parcel(bytes([number]) * 4, 1))
+    assert counts(outlet) == {"points": 4, "taken": 0, "rejected": 0, "dropped": 2, "requests": 2, "bytes": 8}
+    outlet.put(Parcel(b"x" * 100, 1))
+    assert counts(outlet) == {"points": 5, "taken": 0, "rejected": 0, "dropped": 4, "requests": 1, "bytes": 100}
+    await outlet.flush()
+    assert wire.posted == [b"x" * 100]
+
+
+async def test_what_is_under_way_is_neither_lost_nor_counted_twice() -> None:
+    wire = Wire(Reply(fate=Fate.LATER, words="busy"))
+    wire.held = asyncio.Event()
+    outlet = outlet_of(wire, max_bytes=10)
+    outlet.put(Parcel(b"aaaa", 1))
+    async with running(outlet):
+
+        async def posted() -> bool:
+            return bool(wire.posted)
+
+        await wait_until_async(posted)
+        for _ in range(3):
+            outlet.put(Parcel(b"bbbb", 1))
+        wire.held.set()
+
+        async def failed() -> bool:
+            return outlet.stats.failures == 1
+
+        await wait_until_async(failed)
+    assert counts(outlet) == {"points": 4, "taken": 0, "rejected": 0, "dropped": 2, "requests": 2, "bytes": 8}
+    await outlet.flush()
+    assert wire.posted[1:] == [b"aaaa", b"bbbb"]
+
+
+async def test_a_stop_in_the_middle_of_a_post_keeps_the_request_for_the_flush() -> None:
+    wire = Wire()
+    wire.held = asyncio.Event()
+    outlet = outlet_of(wire)
+    outlet.put(Parcel(b"one", 1))
+    async with running(outlet):
+
+        async def posted() -> bool:
+            return bool(wire.posted)
+
+        await wait_until_async(posted)
+    wire.held = None
+    await outlet.flush()
+    assert wire.posted == [b"one", b"one"]
+    assert outlet.stats.taken == 1
+
+
+async def test_what_a_flush_cannot_deliver_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    outlet = outlet_of(Wire(Reply(fate=Fate.LATER, words="busy")))
+    outlet.put(Parcel(b"one", 1))
+    await outlet.flush()
+    assert "1 requests are lost with this process: busy" in caplog.text

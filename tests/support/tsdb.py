@@ -1,0 +1,139 @@
+"""Real Prometheus, VictoriaMetrics and vmagent in folders of their own, on loopback."""
+
+import contextlib
+import json
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.support.processes import answers, free_port
+from tests.support.waiting import wait_until
+
+SCRAPE = """
+global:
+  scrape_interval: 1s
+scrape_configs:
+- job_name: scraped
+  metrics_path: /metrics
+  static_configs:
+  - targets: ["{target}"]
+"""
+
+
+class Sample(NamedTuple):
+    """One sample of one series."""
+
+    labels: dict[str, str]
+    value: float
+    at: float
+
+
+class Tsdb(NamedTuple):
+    """A database that answers PromQL and takes remote write."""
+
+    url: str
+
+    @property
+    def write_url(self) -> str:
+        """Where remote write goes."""
+        return f"{self.url}/api/v1/write"
+
+    def ask(self, query: str) -> list[Any]:
+        """Return the result of an instant query; an error of the query fails the test with its words."""
+        body = urllib.parse.urlencode({"query": query}).encode()
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v1/query", data=body, timeout=10) as answer:
+                result: list[Any] = json.load(answer)["data"]["result"]
+                return result
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{query}: {error.read().decode()}") from error
+
+    def now(self, query: str) -> list[Sample]:
+        """Return what an instant query gives."""
+        return [Sample(one["metric"], float(one["value"][1]), float(one["value"][0])) for one in self.ask(query)]
+
+    def raw(self, selector: str) -> list[Sample]:
+        """Return every sample of the last hour, at its own time."""
+        return [
+            Sample(one["metric"], float(value), float(at))
+            for one in self.ask(f"{selector}[1h]")
+            for at, value in one["values"]
+        ]
+
+
+@contextlib.contextmanager
+def prometheus(program: Path, folder: Path, target: str = "127.0.0.1:1") -> Iterator[Tsdb]:
+    """Run a Prometheus that takes remote write and scrapes `target` every second."""
+    port = free_port()
+    folder.mkdir(parents=True)
+    (folder / "prometheus.yml").write_text(SCRAPE.format(target=target))
+    command = [
+        str(program),
+        f"--config.file={folder}/prometheus.yml",
+        f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--web.enable-remote-write-receiver",
+        "--enable-feature=promql-at-modifier",
+    ]
+    url = f"http://127.0.0.1:{port}"
+    with _running(command, folder / "log", f"{url}/-/ready"):
+        yield Tsdb(url)
+
+
+@contextlib.contextmanager
+def victoria(program: Path, folder: Path) -> Iterator[Tsdb]:
+    """Run a VictoriaMetrics."""
+    port = free_port()
+    folder.mkdir(parents=True)
+    command = [
+        str(program),
+        f"-storageDataPath={folder}/data",
+        f"-httpListenAddr=127.0.0.1:{port}",
+        "-search.latencyOffset=0s",
+        "-search.disableCache",
+        "-retentionPeriod=10y",
+        "-memory.allowedBytes=256MB",
+    ]
+    url = f"http://127.0.0.1:{port}"
+    with _running(command, folder / "log", f"{url}/health"):
+        yield Tsdb(url)
+
+
+@contextlib.contextmanager
+def vmagent(program: Path, folder: Path, target: str, to: Tsdb) -> Iterator[None]:
+    """Run a vmagent that scrapes `target` every second and writes to a database."""
+    port = free_port()
+    folder.mkdir(parents=True)
+    (folder / "scrape.yml").write_text(SCRAPE.format(target=target))
+    command = [
+        str(program),
+        f"-promscrape.config={folder}/scrape.yml",
+        f"-remoteWrite.url={to.write_url}",
+        f"-remoteWrite.tmpDataPath={folder}/data",
+        "-remoteWrite.flushInterval=1s",
+        f"-httpListenAddr=127.0.0.1:{port}",
+        "-memory.allowedBytes=128MB",
+    ]
+    with _running(command, folder / "log", f"http://127.0.0.1:{port}/health"):
+        yield
+
+
+@contextlib.contextmanager
+def _running(command: list[str], log: Path, ready: str, env: Mapping[str, str] | None = None) -> Iterator[None]:
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT, env=env)
+    try:
+
+        def is_ready() -> bool:
+            assert process.poll() is None, f"{command[0]} ended:\n{log.read_text()[-3000:]}"
+            return answers(ready)
+
+        wait_until(is_ready, seconds=40, what=f"{command[0]} to be ready")
+        yield
+    finally:
+        process.kill()
+        process.wait(timeout=20)
