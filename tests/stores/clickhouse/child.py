@@ -127,6 +127,8 @@ def upgrade_version_1(folder: str) -> None:
     say([store.latest("c", machine)[0].sample.values["host_load_1m"] for machine in ("m", "other")])
     store.close()
     handles = Handles(dsn, connector(dsn))
+    told = "SELECT name FROM system.tables WHERE engine_full LIKE '%min_parts_to_merge_at_once = 8%' ORDER BY name"
+    say([name for (name,) in handles.writer.query(told).result_rows])
     say(migrate(handles.writer, tables(), dsn.engine))
     say(handles.writer.query("SELECT max(version) FROM schema_migrations").result_rows[0][0])
     handles.close()

@@ -53,13 +53,14 @@ def test_an_older_folder_is_brought_forward_and_a_newer_one_refused(tmp_path: Pa
     latest, changed, history, refusal = run("upgrade", tmp_path / "db")
     assert latest == [{"host_load_1m": 0.5}, {"gpu_power_watts": 1.0, "gpu_name": "name 0"}]
     assert changed == []
-    assert history == [11, 2]  # eleven tables made, then a column added to samples and latest
+    assert history == [16, 2]  # eleven tables made, five of them told how to merge; then two gained a column
     assert "schema version 1000, this build knows 2" in refusal
 
 
 def test_a_folder_of_version_1_is_brought_forward_with_what_is_in_it(tmp_path: Path) -> None:
-    loads, changed, version = run("upgrade_version_1", tmp_path / "db")
+    loads, told, changed, version = run("upgrade_version_1", tmp_path / "db")
     assert loads == [0.75, 0.5]
+    assert told == ["dim_samples", "latest", "processes", "reader_status", "samples"]
     assert changed == []
     assert version == 2
 

@@ -9,18 +9,30 @@ from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Handle
 from gpufleet.stores.clickhouse.columns import Columns
 from gpufleet.stores.clickhouse.schema import (
+    BUSY,
+    MERGE_SETTING,
     MIGRATIONS,
+    PARTS_A_MERGE,
     SCHEMA_VERSION,
     Engine,
     Table,
     render_alters,
     render_create,
+    render_merging,
 )
 
 _COLUMNS = """
 SELECT table, name, type, default_kind FROM system.columns
 WHERE database = currentDatabase() AND table IN {names:Array(String)}
 """
+
+_MERGING = """
+SELECT name FROM system.tables
+WHERE database = currentDatabase() AND name IN {names:Array(String)} AND position(engine_full, {setting:String}) = 0
+    AND (SELECT count() FROM system.merge_tree_settings WHERE name = {known:String}) = 1
+ORDER BY name
+"""
+"""Tables whose parts are not merged as they should be; none on a server that is too old to be told."""
 
 
 def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str]:
@@ -56,6 +68,7 @@ def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str
             statements.append(render_create(table, engine))
     for statement in statements:
         handle.command(statement)
+    statements += _set_merging(handle)
     if statements:
         row: Columns = {
             "version": [SCHEMA_VERSION],
@@ -64,4 +77,13 @@ def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str
             "statements": [statements],
         }
         handle.insert_arrow(MIGRATIONS.name, arrow_table(MIGRATIONS, row))
+    return statements
+
+
+def _set_merging(handle: Handle) -> list[str]:
+    """Say how the parts of busy tables are merged, and return the statements that did."""
+    parameters = {"names": list(BUSY), "known": MERGE_SETTING, "setting": f"{MERGE_SETTING} = {PARTS_A_MERGE}"}
+    statements = [render_merging(name) for (name,) in handle.query(_MERGING, parameters=parameters).result_rows]
+    for statement in statements:
+        handle.command(statement)
     return statements
