@@ -177,16 +177,39 @@ def test_points_without_a_device_and_unknown_names_are_counted() -> None:
         [
             Incoming("hw.gpu.utilization", "1", {}, 0.5, AT),
             Incoming("hw.gpu.memory.utilization", "1", {"hw.id": "a"}, 0.5, AT),
-            Incoming("gpu.power.draw", "W", {"hw.id": "a"}, 312000, AT),
+            Incoming("gpu.speed", "W", {"hw.id": "a"}, 312000, AT),
             Incoming("system.memory.limit", "By", {"hw.id": "a"}, 4096, AT),
         ],
         reader="otlp",
     )
     assert found.nameless == 1
     assert list(found.unread) == ["hw.gpu.memory.utilization"]
-    assert list(found.unknown) == ["gpu.power.draw"]
+    assert list(found.unknown) == ["gpu.speed"]
     ((sample),) = found.machines["n"]
     assert (sample.view, sample.values) == (None, {"host_memory_total_bytes": 4096})
+
+
+def test_of_l9gpu_only_what_can_be_believed_is_read() -> None:
+    about = {"gpu.uuid": GPU.uuid or "", "gpu.index": "0", "host.name": "somebody"}
+    ecc = {**about, "gpu.ecc.error_type": "correctable", "gpu.ecc.count_type": "volatile"}
+    found = read_points(
+        "n",
+        [
+            Incoming("gpu.energy.consumption", "mJ", about, 5_551_899_580, AT),
+            Incoming("gpu.ecc.errors", "{error}", ecc, 3, AT),
+            Incoming("gpu.power.draw", "W", about, 312_000, AT),
+            Incoming("gpu.utilization", "1", {**about, "gpu.task.type": "compute"}, 1.0, AT),
+            Incoming("vllm.requests.running", "1", about, 4, AT),
+        ],
+        reader="otlp",
+    )
+    (sample,) = found.machines["n"]
+    assert sample.view is not None
+    assert sample.view.uuid == GPU.uuid
+    assert sample.values == {"gpu_energy_joules_total": 5_551_899.58, "gpu_ecc_corrected_errors_total": 3}
+    assert set(found.unread) == {"gpu.power.draw", "gpu.utilization", "vllm.requests.running"}
+    assert "milliwatts" in found.unread["gpu.power.draw"]
+    assert not found.unknown
 
 
 _METRICS = [metric for metric in CATALOGUE.values() if metric.kind is not MetricKind.INFO]

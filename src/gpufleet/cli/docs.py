@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpufleet.codecs.snapshot_json import snapshot_schema
 from gpufleet.exporters.reference import render_metrics_reference
+from gpufleet.exporters.reference_dialects import render_dialects_reference
 from gpufleet.exporters.reference_events import render_events_reference
 
 
@@ -14,6 +15,7 @@ def reference_pages() -> dict[str, str]:
     return {
         "metrics.md": render_metrics_reference(),
         "events.md": render_events_reference(),
+        "dialects.md": render_dialects_reference(),
         "snapshot.schema.json": json.dumps(snapshot_schema(), indent=2) + "\n",
     }
 

@@ -1,8 +1,8 @@
 """The catalogue under OpenTelemetry's names, both directions; bytes are `codecs/otlp`'s.
 
-`otel_hw` and `otel_system` are the tables of OpenTelemetry's own conventions. A metric that they have no name for is
-`gpufleet.` and its name in the catalogue, with its dimensions as attributes: a collector that turns OTLP into
-Prometheus series makes the same name of it that our own page has.
+`otel_hw` and `otel_system` are the tables of OpenTelemetry's own conventions; `l9gpu` is read beside them. A metric
+that they have no name for is `gpufleet.` and its name in the catalogue, with its dimensions as attributes: a collector
+that turns OTLP into Prometheus series makes the same name of it that our own page has.
 
 To send a sample: `device_attributes(view, texts)` once a device (none for the machine itself), and those of each of
 `points(sample)` beside them. A point's time is `sample.measured_at`. What is absent makes no point; texts make none.
@@ -18,6 +18,7 @@ import msgspec
 
 from gpufleet.dialects.dialect import address_of
 from gpufleet.dialects.gathering import bounded
+from gpufleet.dialects.l9gpu import L9GPU, L9GPU_PREFIXES, L9GPU_UNREAD, UUID
 from gpufleet.dialects.otel_hw import HW, ID, PARENT, TEXTS, TYPE, TYPE_GPU, UNREAD, VENDOR
 from gpufleet.dialects.otel_row import OWN, OWN_ROWS, Instrument, OtelRow
 from gpufleet.dialects.otel_system import SYSTEM
@@ -38,7 +39,7 @@ for _row in (*HW, *SYSTEM):
 
 BY_NAME: dict[str, tuple[OtelRow, ...]] = {}
 """Their name to rows."""
-for _row in (*HW, *SYSTEM, *OWN_ROWS.values()):
+for _row in (*HW, *SYSTEM, *OWN_ROWS.values(), *L9GPU):
     BY_NAME[_row.name] = (*BY_NAME.get(_row.name, ()), _row)
 
 _BOTH = frozenset({"gpu_state"})
@@ -136,7 +137,12 @@ def told(name: str, unit: str, attributes: Mapping[str, str], value: float) -> T
         )
     if unit not in ("", row.unit):
         return Told(metric=metric.name, labels=labels, value=Absent(Reason.INVALID_VALUE, f"{name}: not in {row.unit}"))
-    return Told(metric=metric.name, labels=labels, value=bounded(metric, value, name))
+    ours = value * row.times
+    return Told(
+        metric=metric.name,
+        labels=labels,
+        value=bounded(metric, ours / row.over if row.over != 1 else ours, name),
+    )
 
 
 def why_unread(name: str, attributes: Mapping[str, str]) -> str | None:
@@ -145,7 +151,9 @@ def why_unread(name: str, attributes: Mapping[str, str]) -> str | None:
         return "of a component that is no GPU"
     if name in BY_NAME:
         return "its attributes say nothing that is known here"
-    return UNREAD.get(name)
+    if name.startswith(L9GPU_PREFIXES):
+        return "of an application, not of a device"
+    return UNREAD.get(name) or L9GPU_UNREAD.get(name)
 
 
 def is_state(name: str) -> bool:
@@ -155,7 +163,7 @@ def is_state(name: str) -> bool:
 
 def view_of(attributes: Mapping[str, str]) -> View | None:
     """Return the device that a point is of, or None where nothing names one: then it is the machine's."""
-    known = attributes.get(ID, "")
+    known = attributes.get(ID) or attributes.get(UUID, "")
     if not known or len(known) > MAX_ID:
         return None
     kind = attributes.get(KIND, "")

@@ -19,7 +19,7 @@ class Instrument(enum.StrEnum):
 
 
 class OtelRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of the catalogue, or a part of it, and the name it has there. Units are the catalogue's own.
+    """One metric of the catalogue, or a part of it, and the name it has there.
 
     Attributes:
         metric: ours.
@@ -32,6 +32,7 @@ class OtelRow(msgspec.Struct, frozen=True, kw_only=True):
         words: values of dimensions that are called otherwise there: ours, theirs.
         states: for a state, the names for which its value is 1; the row is 0 for the others.
         unsaid: states of which this row says nothing: no point is made.
+        times, over: theirs `* times / over` is ours; the conventions' units are the catalogue's own.
         plain: whether a point without the fixed attributes, where a sender leaves them out, is this row.
     """
 
@@ -45,6 +46,8 @@ class OtelRow(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[tuple[str, str], ...] = ()
     states: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
+    times: int = 1
+    over: int = 1
     plain: bool = False
 
 
