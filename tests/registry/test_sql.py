@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
 from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
 from gpufleet.model.ledger import FlushIntent, Heard, Held, ProcessSpan, SenderState, SequenceKey
-from gpufleet.model.machine import Machine
+from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
 from gpufleet.registry.migrations import MIGRATIONS
@@ -248,3 +248,15 @@ def test_a_retired_machine_stays_so_over_a_restart_until_it_is_heard_of(dsn: str
     registry.match("local", "s", machine, NOW + 3)  # late word
     assert registry.machine_marks()[0].is_retired
     registry.close()
+
+
+def test_a_virtual_machine_is_found_by_its_uuid_on_every_host_that_read_it(registry: SqlRegistry) -> None:
+    uuid = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
+    vm = Machine(name="ml/vm", kind=MachineKind.GUEST, system_uuid=uuid, hypervisor="node-a")
+    first = registry.match("local", "node-a", vm, NOW).id
+    moved = registry.match("local", "node-b", msgspec.structs.replace(vm, hypervisor="node-b"), NOW).id
+    registry.match("local", "node-a", ONE, NOW)
+    assert first != moved
+    assert {one.id for one in registry.machines_with_uuid("local", uuid)} == {first, moved}
+    assert registry.machines_with_uuid("other", uuid) == ()
+    assert registry.machines_with_uuid("local", uuid.replace("6", "7")) == ()

@@ -103,7 +103,24 @@ class MetricsChannel(
         check_stream(self.address)
 
 
-Channel = SshChannel | DcgmChannel | MetricsChannel
+class QemuAgentChannel(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="qemu_agent", forbid_unknown_fields=True
+):
+    """The QEMU guest agent, over the Unix socket of its virtio-serial port.
+
+    Attributes:
+        socket: path of the socket on this host; one that libvirt manages cannot be used beside it.
+    """
+
+    socket: Path_
+
+    def __post_init__(self) -> None:
+        """Refuse what is no path."""
+        if not self.socket.startswith("/") or "\0" in self.socket:
+            raise ImpossibleValueError("socket", f"{self.socket!r} is no absolute path")
+
+
+Channel = SshChannel | DcgmChannel | MetricsChannel | QemuAgentChannel
 
 
 class GuestConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ from gpufleet.agent.guests.guests import Guests
 from gpufleet.agent.guests.ways import Link, Way
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
 from gpufleet.channels.guest_shell.words import Shell
+from gpufleet.channels.qemu_agent import QemuAgentShell
 from gpufleet.channels.ssh.pins import FirstPin, GivenPin
 from gpufleet.channels.ssh.shell import SshShell
 from gpufleet.channels.ssh.target import SshTarget
@@ -53,9 +54,12 @@ def reach(guest: GuestConfig, pins: Path, clock: Clock) -> Access:
 
             gpus.append((METRICS, Way(name=f"metrics at {channel.address}", reader=guest_exporter(channel, clock))))
             continue
-        shell = _ssh(channel, pins / guest.uid)
+        shell: SshShell | QemuAgentShell
+        if isinstance(channel, SshChannel):
+            shell, name = _ssh(channel, pins / guest.uid), f"ssh to {channel.address}"
+        else:
+            shell, name = QemuAgentShell(Path(channel.socket)), f"guest agent at {channel.socket}"
         links.append(shell)
-        name = f"ssh to {channel.address}"
         gpus += [
             (rank, Way(name=f"{word}, {name}", reader=reader, link=shell))
             for rank, word, reader in _asked(shell, clock)

@@ -64,6 +64,10 @@ def test_a_folder_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
         (GOOD.replace('"ssh"', '"telnet"'), "Invalid value 'telnet'"),
         (GOOD.replace("vsock://42:5555", "http://x"), "is not vsock://CID:PORT"),
         (GOOD.replace("10.0.3.7", "10.0.3.7:0"), "is not HOST or HOST:PORT"),
+        (
+            GOOD.replace('type = "dcgm"\naddress = "vsock://42:5555"', 'type = "qemu_agent"\nsocket = "x"'),
+            "no absolute path",
+        ),
         (GOOD.replace("train-0", "\\u001b[2J"), "cannot be shown"),
         ("x" * (MAX_FILE_BYTES + 1), "is longer than"),
         ("[" * 5000, "a.toml"),

@@ -1,0 +1,119 @@
+"""A document that gpufleet printed elsewhere comes back as what its readers measured, on this side's clock."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from gpufleet.codecs.snapshot_json import encode_snapshot
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.channel import ChannelProblem
+from gpufleet.model.errors import ChannelError, ChannelTimeoutError, ReaderError
+from gpufleet.model.reading import Sample
+from gpufleet.model.snapshot import ReaderReport, Snapshot
+from gpufleet.model.status import ReaderState
+from gpufleet.model.view import Side, ViewKind
+from gpufleet.ports import ExecResult
+from gpufleet.readers.snapshot import SnapshotReader
+from tests.fakes.clock import FakeClock
+from tests.support.snapshots import example_snapshot
+
+LANES = (Lane.STATIC, Lane.SLOW, Lane.FAST)
+
+
+class Guest:
+    """Runs one command, and prints what it is told."""
+
+    def __init__(self, printed: bytes | Exception, code: int = 0, stderr: bytes = b"") -> None:
+        self.printed, self.code, self.stderr = printed, code, stderr
+        self.commands: list[tuple[str, ...]] = []
+
+    async def run(self, argv: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
+        self.commands.append(tuple(argv))
+        if isinstance(self.printed, Exception):
+            raise self.printed
+        return ExecResult(exit_code=self.code, stdout=self.printed, stderr=self.stderr)
+
+
+async def read(snapshot: Snapshot, lane: Lane, clock: FakeClock | None = None) -> tuple[Sample, ...]:
+    guest = Guest(encode_snapshot(snapshot))
+    done = await SnapshotReader(guest, clock or FakeClock()).read(lane)
+    assert guest.commands == [("gpufleet", "snapshot", "--format", "json")]
+    return done.samples
+
+
+async def test_every_reading_of_its_gpus_comes_back() -> None:
+    snapshot = example_snapshot()
+    told: dict[str, dict[str, object]] = {}
+    for lane in LANES:
+        for sample in await read(snapshot, lane):
+            assert all(CATALOGUE[name].lane is lane for name in sample.values)
+            if sample.view is not None:
+                told.setdefault(sample.view.key, {}).update(sample.values)
+    seen = [one for one in snapshot.devices if one.side is Side.HOST and one.kind is not ViewKind.VGPU]
+    assert set(told) == {one.key for one in seen}
+    for device in seen:
+        for name, reading in device.readings.items():
+            value = told[device.key][name]
+            if isinstance(value, Absent):
+                assert (reading.value, reading.absent, reading.detail) == (None, value.reason, value.detail)
+            else:
+                assert reading.value == value
+
+
+async def test_the_other_clock_is_left_out() -> None:
+    snapshot, clock = example_snapshot(), FakeClock()
+    wrong = msgspec.json.decode(
+        encode_snapshot(snapshot).replace(str(snapshot.measured_at.year).encode(), b"1999"), type=Snapshot
+    )
+    for lane in LANES:
+        right = await read(snapshot, lane, clock)
+        assert await read(wrong, lane, clock) == right
+        for sample in right:
+            assert 0 <= clock.now_ns() - sample.measured_at <= 3600 * 10**9
+
+
+async def test_the_machine_itself_and_what_no_driver_reads_are_left_to_others() -> None:
+    for lane in LANES:
+        for sample in await read(example_snapshot(), lane):
+            assert sample.view is None or sample.view.side is Side.HOST
+            assert not any(name.startswith("host_") for name in sample.values)
+
+
+async def test_without_gpus_its_readers_own_words_say_why() -> None:
+    failed = ReaderReport(
+        reader="nvml",
+        lane="fast",
+        state=ReaderState.FAILED,
+        interval_seconds=10,
+        error_class="driver_mismatch",
+        last_error="Driver/library version mismatch",
+    )
+    bare = msgspec.structs.replace(example_snapshot(), devices=(), readers=(failed,))
+    with pytest.raises(ReaderError, match="version mismatch") as caught:
+        await read(bare, Lane.FAST)
+    assert caught.value.absence is Reason.DRIVER_MISMATCH
+    odd = msgspec.structs.replace(failed, error_class="RuntimeError")
+    with pytest.raises(ReaderError) as caught:
+        await read(msgspec.structs.replace(bare, readers=(odd,)), Lane.FAST)
+    assert caught.value.absence is Reason.READER_FAILED
+
+
+@pytest.mark.parametrize(
+    ("guest", "reason", "words"),
+    [
+        (Guest(b"", 127), Reason.NOT_ENABLED, "there is no gpufleet"),
+        (Guest(b"", 2, b"gpufleet: agent.toml: \x1b[31mbad\n"), Reason.READER_FAILED, "ended with code 2: gpufleet"),
+        (Guest(b"hello"), Reason.READER_FAILED, "prints no snapshot"),
+        (Guest(b'{"schema": "gpufleet.snapshot/99"}'), Reason.READER_FAILED, "is not gpufleet.snapshot/1"),
+        (Guest(ChannelTimeoutError("slow", ChannelProblem.TIMEOUT)), Reason.TIMEOUT, "slow"),
+        (Guest(ChannelError("gone", ChannelProblem.ENDED)), Reason.READER_FAILED, "gone"),
+    ],
+)
+async def test_what_is_no_snapshot_is_a_failure_with_words(guest: Guest, reason: Reason, words: str) -> None:
+    with pytest.raises(ReaderError) as caught:
+        await SnapshotReader(guest, FakeClock()).read(Lane.FAST)
+    assert caught.value.absence is reason
+    assert words in str(caught.value)
+    assert "\x1b" not in str(caught.value)
