@@ -8,7 +8,7 @@ from gpufleet.decoding.format import Decoded, Format, Source
 from gpufleet.dialects.known import DIALECTS, recognise
 from gpufleet.dialects.reading import read
 from gpufleet.model.errors import WireError
-from gpufleet.model.machine import Machine
+from gpufleet.model.machine import Machine, MachineKind
 
 _PREFIXES = "|".join(prefix for dialect in DIALECTS for prefix in dialect.prefixes)
 _LINE = re.compile(rb"(?m)^(?:# (?:HELP|TYPE) )?(?:" + _PREFIXES.encode() + rb")[A-Za-z0-9_]*[ {]")
@@ -36,7 +36,8 @@ def _decode(source: Source) -> Decoded:
         notes.append(f"{found.nameless} series do not tell which device they are about")
     snapshots = []
     for name, samples in sorted(found.machines.items()):
-        machine = Assembling(Machine(name=name or source.name), source.at)
+        kind = MachineKind.GUEST if name in found.guests else MachineKind.NODE
+        machine = Assembling(Machine(name=name or source.name, kind=kind), source.at)
         machine.take(samples)
         snapshots.append(machine.snapshot())
     return Decoded(snapshots=tuple(snapshots), notes=tuple(notes), unread=found.unread, unknown=tuple(found.unknown))

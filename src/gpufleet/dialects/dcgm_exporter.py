@@ -4,7 +4,7 @@ Series and labels were seen in published pages of 4.x (`tests/data/exposition`);
 from the exporter's own list of counters.
 """
 
-from gpufleet.dialects.dialect import Dialect, Family, Whose, address_of, small_number, table
+from gpufleet.dialects.dialect import Dialect, Family, Whose, address_of, guest_name, small_number, table
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Subject
 from gpufleet.model.series import Series
@@ -120,15 +120,17 @@ def whose(series: Series) -> Whose | None:
     address = address_of(labels.get("pci_bus_id", ""))
     if not uuid and not address:
         return None
-    machine = labels.get("Hostname") or labels.get("hostname") or ""
+    guest = guest_name(labels)
+    machine = guest or labels.get("Hostname") or labels.get("hostname") or ""
+    side = Side.GUEST if guest else Side.HOST
     index = small_number(labels.get("gpu", ""))
-    gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid=uuid or None, pci_address=address, index=index)
+    gpu = View(kind=ViewKind.GPU, side=side, uuid=uuid or None, pci_address=address, index=index)
     instance = labels.get("GPU_I_ID")
     if not instance:
-        return Whose(machine=machine, view=gpu, name=labels.get("modelName", ""))
+        return Whose(machine=machine, view=gpu, name=labels.get("modelName", ""), guest=bool(guest))
     # No page tells a MIG device's own UUID: its GPU and its number there name it for this exporter only.
-    mig = View(kind=ViewKind.MIG, side=Side.HOST, instance=f"{uuid or address}/{instance}", parent=gpu.key)
-    return Whose(machine=machine, view=mig, name=labels.get("modelName", ""))
+    mig = View(kind=ViewKind.MIG, side=side, instance=f"{uuid or address}/{instance}", parent=gpu.key)
+    return Whose(machine=machine, view=mig, name=labels.get("modelName", ""), guest=bool(guest))
 
 
 DCGM_EXPORTER = Dialect(name="dcgm-exporter", prefixes=("DCGM_",), families=FAMILIES, unread=UNREAD, whose=whose)

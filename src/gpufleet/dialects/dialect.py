@@ -56,11 +56,13 @@ class Whose(msgspec.Struct, frozen=True, kw_only=True):
         machine: name of the machine as the exporter tells it; empty where it does not.
         view: the device, or None for the machine itself.
         name: product name, where the labels tell it.
+        guest: whether the machine is a virtual one that the exporter's machine tells of, and not itself.
     """
 
     machine: str
     view: View | None
     name: str = ""
+    guest: bool = False
 
 
 Told = tuple[str, tuple[str, ...], Value | Absent]
@@ -113,6 +115,16 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
 def table(*families: Family) -> dict[str, Family]:
     """Return families by name."""
     return {family.name: family for family in families}
+
+
+def guest_name(labels: Mapping[str, str]) -> str:
+    """Return the virtual machine that a series of ours is about, or empty where it is about none.
+
+    An agent writes who it is into each series of it, under its own names and others'.
+    """
+    name = labels.get("vm_name") or labels.get("vm_uid") or ""
+    namespace = labels.get("namespace", "")
+    return f"{namespace}/{name}" if name and namespace else name
 
 
 def address_of(text: str) -> str | None:

@@ -45,7 +45,9 @@ def whose(series: Series) -> Whose | None:
         return None
     namespace = labels.get("namespace", "")
     view = View(kind=ViewKind.GPU, side=Side.GUEST, uuid=uuid, index=small_number(labels.get("gpu_index", "")))
-    return Whose(machine=f"{namespace}/{name}" if namespace else name, view=view, name=labels.get("gpu_name", ""))
+    return Whose(
+        machine=f"{namespace}/{name}" if namespace else name, view=view, name=labels.get("gpu_name", ""), guest=True
+    )
 
 
 KUBEVIRT = Dialect(name="kubevirt", prefixes=(PREFIX,), families=FAMILIES, unread=UNREAD, whose=whose)

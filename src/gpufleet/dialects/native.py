@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpufleet.dialects.dialect import Dialect, Family, Told, Whose, table
+from gpufleet.dialects.dialect import Dialect, Family, Told, Whose, guest_name, table
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.series import Series
@@ -35,10 +35,11 @@ _KINDS, _SIDES, _REASONS = set(ViewKind), set(Side), set(Reason)
 def whose(series: Series) -> Whose | None:
     """Read who it is; series without a kind of device are the machine's."""
     labels = series.labels
-    machine = labels.get("node", "")
+    guest = guest_name(labels)
+    machine = guest or labels.get("node", "")
     kind, side = labels.get("kind"), labels.get("side")
     if not kind:
-        return Whose(machine=machine, view=None)
+        return Whose(machine=machine, view=None, guest=bool(guest))
     uuid, pci, instance = labels.get("uuid"), labels.get("pci_address"), labels.get("device_instance")
     if kind not in _KINDS or side not in _SIDES or not (uuid or pci or instance):
         return None
@@ -51,7 +52,7 @@ def whose(series: Series) -> Whose | None:
         instance=instance or None,
         parent=f"{ViewKind.GPU}/{parent}" if parent else None,
     )
-    return Whose(machine=machine, view=view, name=labels.get("name", ""))
+    return Whose(machine=machine, view=view, name=labels.get("name", ""), guest=bool(guest))
 
 
 def _state(series: Series, value: float) -> Iterator[Told]:
@@ -91,7 +92,7 @@ NATIVE = Dialect(
     about_itself=tuple(
         PREFIX + name
         for name in (
-            *("agent_", "batches_", "build_info", "capability", "epoch_", "guest_", "otlp_", "push_", "reader_"),
+            *("agent_", "batches_", "build_info", "capability", "epoch_", "otlp_", "push_", "reader_"),
             *("remote_write_", "spool_"),
         )
     ),

@@ -29,6 +29,7 @@ class Read(msgspec.Struct):
 
     Attributes:
         machines: name to samples.
+        guests: those of them that are virtual machines which the exporter's own machine tells of.
         unread: family to why it is left alone.
         unknown: families that the dialect has no row for.
         nameless: series of which the labels do not tell what they are about.
@@ -38,6 +39,7 @@ class Read(msgspec.Struct):
     unread: dict[str, str]
     unknown: dict[str, None]
     nameless: int = 0
+    guests: set[str] = msgspec.field(default_factory=set)
 
 
 def read(
@@ -78,6 +80,8 @@ def read(
             found.nameless += 1
             continue
         gathering = machines.setdefault(whose.machine, Gathering())
+        if whose.guest:
+            found.guests.add(whose.machine)
 
         def instant(lane: Lane, whose: Whose = whose, number: int = number) -> int:
             return times.get(number) or measured.get((whose.machine, whose.view, lane), at)

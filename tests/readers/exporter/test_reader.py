@@ -253,6 +253,31 @@ def test_a_page_of_several_machines_is_refused() -> None:
     assert "2 machines ('a', 'b')" in str(refused(reader_of(page)))
 
 
+GUEST = 'namespace="ml",vm_name="train-0",vm_uid="5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"'
+
+
+@pytest.mark.parametrize("dialect", ["native", "dcgm"])
+def test_what_an_agent_says_of_its_guests_is_not_its_hosts(dialect: str) -> None:
+    """Not the guest's GPU, even under the host's UUID, and not the guest's memory."""
+    if dialect == "native":
+        gpu = f'uuid="{UUID}",pci_address="",kind="gpu",side="host",name="A"'
+        page = (
+            f'gpufleet_gpu_utilization_ratio{{node="n",{gpu}}} 0.5\ngpufleet_host_memory_total_bytes{{node="n"}} 64\n'
+        )
+        guest = f'{GUEST},uuid="{UUID}",pci_address="",kind="gpu",side="guest",name="A"'
+        page += f'gpufleet_gpu_utilization_ratio{{node="n",{guest}}} 0.9\n'
+        page += f'gpufleet_gpu_temperature_celsius{{node="n",{guest}}} 40\n'
+        page += f'gpufleet_host_memory_total_bytes{{node="n",{GUEST}}} 32\n'
+        page += f'gpufleet_host_memory_free_bytes{{node="n",{GUEST}}} 16\n'
+    else:
+        page = dcgm("GPU_UTIL", 50, uuid=UUID)
+        page += dcgm("GPU_UTIL", 90, uuid=UUID).replace("}", f",{GUEST}}}")
+        page += dcgm("GPU_TEMP", 40, uuid=UUID).replace("}", f",{GUEST}}}")
+    found = told(passed(reader_of(page)))
+    assert found[f"gpu/{UUID}"] == {"gpu_utilization_ratio": 0.5}
+    assert found.get(None, {}) == ({"host_memory_total_bytes": 64} if dialect == "native" else {})
+
+
 def test_a_page_in_two_dialects_is_refused_until_one_is_declared() -> None:
     smi = f'all_smi_gpu_utilization{{gpu="A", instance="n", gpu_uuid="{UUID}", gpu_index="0"}} 50\n'
     page = dcgm("GPU_UTIL", 40, uuid=UUID) + smi

@@ -47,7 +47,7 @@ def samples_of(
     """Return what a page says in one dialect; other names on it are left alone.
 
     Whose machine it is, is not the page's to say: a name in its labels is not believed. A page that speaks of several
-    machines is not one machine's.
+    machines is not one machine's. What an agent says of its guests is theirs, and left out.
 
     Args:
         page: what was fetched.
@@ -61,12 +61,13 @@ def samples_of(
         ReaderError: if it says nothing in this dialect, speaks of several machines, or of too many devices.
     """
     found = read(dialect, page.series, page.values, page.times, at, reader=reader)
-    names = sorted(name for name in found.machines if name)
+    own = {name: told for name, told in found.machines.items() if name not in found.guests}
+    names = sorted(name for name in own if name)
     if len(names) > 1:
         shown = ", ".join(repr(name[:64]) for name in names[:SHOWN_NAMES])
         words = f"{where}: it speaks of {len(names)} machines ({shown}): a target is one machine's exporter"
         raise ReaderError(Reason.READER_FAILED, words)
-    samples = whole(nameable(sample for told in found.machines.values() for sample in told), at)
+    samples = whole(nameable(sample for told in own.values() for sample in told), at)
     if not samples:
         raise ReaderError(Reason.NO_DATA, f"{where}: it says nothing under the names of {dialect.name}")
     devices, values = count(samples)
