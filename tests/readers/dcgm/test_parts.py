@@ -78,11 +78,12 @@ async def test_parts_that_cannot_be_listed_any_more_are_absent_and_not_gone(tmp_
 
 async def test_mig_that_is_turned_off_leaves_no_part(tmp_path: Path) -> None:
     state = EngineState.cut(1)
-    async with reading(tmp_path, state) as (reader, _):
+    async with reading(tmp_path, state) as (reader, engine):
         assert parts(await reader.read(Lane.FAST))
         state.gpus[0].values |= {67: 0, 203: 50}
         state.gpus[0].instances.clear()
         found = await reader.read(Lane.FAST)
+        assert not engine.held[0].groups  # nothing of the parts is watched any more
     assert not parts(found)
     assert values_of(found)["gpu_utilization_ratio"] == 0.5
 

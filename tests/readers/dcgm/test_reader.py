@@ -291,6 +291,14 @@ async def test_an_engine_that_is_not_spoken_tells_its_version_all_the_same(tmp_p
     assert of_machine(caught.value.round).values == {"dcgm_version": "9.0.0", "dcgm_compatibility": "incompatible"}
 
 
+async def test_more_gpus_than_any_engine_has_room_for(tmp_path: Path) -> None:
+    async with reading(tmp_path, EngineState.healthy(40)) as (reader, _):
+        found = await reader.read(Lane.FAST)
+    assert len([sample for sample in found.samples if sample.view is not None]) == 32
+    assert found.errors == ("the engine lists 40 GPUs, the first 32 are read",)
+    assert of_machine(found).values["dcgm_devices"] == 40
+
+
 async def test_a_guests_engine_tells_of_a_guest(tmp_path: Path) -> None:
     async with reading(tmp_path, EngineState.healthy(1), side=Side.GUEST) as (reader, _):
         view = of_gpu(await reader.read(Lane.FAST), 0).view

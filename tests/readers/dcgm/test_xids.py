@@ -60,10 +60,12 @@ async def test_a_clock_that_is_set_back_loses_no_xid(tmp_path: Path) -> None:
     async with reading(tmp_path, state) as (reader, _):
         await reader.read(Lane.FAST)
         await reader.read(Lane.EVENT)
+        state.xids = {(GPU, 0): [(now() + state.clock_ahead, 31)]}
+        assert [event.code for event in (await reader.read(Lane.EVENT)).events] == [31]
         state.clock_ahead = 0
         await reader.read(Lane.FAST)
         await reader.read(Lane.EVENT)
-        state.xids = {(GPU, 0): [(now(), 79)]}
+        state.xids[GPU, 0].append((now(), 79))
         assert [event.code for event in (await reader.read(Lane.EVENT)).events] == [79]
 
 

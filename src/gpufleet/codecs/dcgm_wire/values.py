@@ -9,6 +9,10 @@ RECORD = struct.Struct("<HBBbBHqII")
 """Length of the record, version, type, status, entity group, field, time, entity, unused."""
 
 RECORD_VERSION = 1
+MOST_TEXT_BYTES = 256
+MOST_RECORD_BYTES = RECORD.size + MOST_TEXT_BYTES
+"""Of a number or text; nothing else is asked for."""
+
 _VALUE_AT = RECORD.size
 _INT, _DOUBLE = struct.Struct("<q"), struct.Struct("<d")
 _SEVEN_BIT = {"i": _INT, "t": _INT, "d": _DOUBLE}

@@ -12,7 +12,7 @@ from gpufleet.codecs.dcgm_wire.commands import RESULT_AT, Command
 from gpufleet.codecs.dcgm_wire.frame import HEADER, MODULE_COMMAND, decode_header
 from gpufleet.codecs.dcgm_wire.replies import read_result
 from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, GpufleetError, WireError
+from gpufleet.model.errors import ChannelError, GpufleetError, WireError, WireLimitError
 from gpufleet.ports import Dialer, Stream
 from gpufleet.readers.dcgm.patience import Patience
 
@@ -81,13 +81,21 @@ class EngineClient:
             self.connection += 1
         return self.connection
 
-    async def ask(self, command: Command, request: Callable[[int], bytes], read: Callable[[bytes], Read]) -> Read:
+    async def ask(
+        self,
+        command: Command,
+        request: Callable[[int], bytes],
+        read: Callable[[bytes], Read],
+        *,
+        most_bytes: int | None = None,
+    ) -> Read:
         """Ask a question and read its answer.
 
         Args:
             command: what is asked; names it in errors, and tells where its return code stands.
             request: makes the frame for a request id.
             read: reads the reply's body.
+            most_bytes: a longer body is no answer; the command's struct unless told.
 
         Raises:
             EngineError: if the engine refuses the command; the connection stays.
@@ -100,7 +108,7 @@ class EngineClient:
         try:
             async with asyncio.timeout(self._reply_seconds):
                 await self._stream.send(request(number))
-                status, body = await self._reply(self._stream, number)
+                status, body = await self._reply(self._stream, number, most_bytes or command.size)
             self._patience.worked()
             if status != OK:
                 raise EngineError(command.name, status)
@@ -130,11 +138,13 @@ class EngineClient:
                 await stream.close()
 
     @staticmethod
-    async def _reply(stream: Stream, number: int) -> tuple[int, bytes]:
+    async def _reply(stream: Stream, number: int, most: int) -> tuple[int, bytes]:
         """Return status and body of the reply to a request; a refused request's body is thrown away."""
         for _ in range(MAX_STRAYS):
             header = decode_header(await stream.receive_exactly(HEADER.size))
             if header.type == MODULE_COMMAND and header.request == number and header.status == OK:
+                if header.length > most:
+                    raise WireLimitError("length", f"{header.length} bytes, of {most} that an answer can have")
                 return header.status, await stream.receive_exactly(header.length)
             left = header.length
             while left:

@@ -76,6 +76,8 @@ def name_gpus(
     """Return the views of the GPUs that can be named, and words for those that cannot."""
     found: dict[Entity, View] = {}
     errors: list[str] = []
+    if session.listed > len(session.gpus):
+        errors.append(f"the engine lists {session.listed} GPUs, the first {len(session.gpus)} are read")
     taken: dict[str, Entity] = {}
     for gpu in session.gpus:
         values = live.get(gpu, _NOTHING)
@@ -179,7 +181,7 @@ def machine_sample(told: Told, lane: Lane) -> Sample | None:
     elif lane is Lane.FAST:
         offset = told.offset_ns
         values = {
-            "dcgm_devices": len(told.session.gpus),
+            "dcgm_devices": told.session.listed,
             "dcgm_clock_offset_seconds": Absent(Reason.NO_DATA) if offset is None else offset / 1e9,
         }
     else:

@@ -12,7 +12,7 @@ from gpufleet.codecs.dcgm_wire.codes import (
     VERSION_MISMATCH,
 )
 from gpufleet.codecs.dcgm_wire.commands import LADDER, MAX_FIELDS, Latest
-from gpufleet.codecs.dcgm_wire.values import GPU, Entity, FieldValue
+from gpufleet.codecs.dcgm_wire.values import GPU, MOST_RECORD_BYTES, Entity, FieldValue
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.text import clean
 from gpufleet.readers.dcgm.client import EngineClient, EngineError
@@ -21,6 +21,8 @@ SPOKEN_MAJOR = "4"
 """Major version whose structs are known."""
 
 VERSION_LETTERS = 64
+MAX_GPUS = 32
+"""As many as DCGM itself has room for (DCGM_MAX_NUM_DEVICES); what an engine lists beyond them is not read."""
 
 
 class IncompatibleError(GpufleetError):
@@ -42,7 +44,8 @@ class Session(NamedTuple):
         connection: the client's number of the connection.
         version: of DCGM.
         form: in which it tells latest values; not the ladder's first means that others were refused.
-        gpus: its GPUs, by DCGM's ids.
+        gpus: its GPUs, by DCGM's ids; the first `MAX_GPUS` of them.
+        listed: how many it has.
         unknown: those of the fields that it was tried with which it does not know.
     """
 
@@ -50,6 +53,7 @@ class Session(NamedTuple):
     version: str
     form: Latest
     gpus: tuple[Entity, ...]
+    listed: int
     unknown: frozenset[int]
 
 
@@ -71,7 +75,8 @@ async def start(client: EngineClient, fields: Sequence[int]) -> Session:
         words = f"DCGM {version or 'of unknown version'} is not spoken here, {SPOKEN_MAJOR}.x is"
         raise IncompatibleError(words, version)
     ids = await client.ask(commands.ENTITIES, lambda n: requests.ask_entities(n, GPU), replies.read_entities)
-    gpus = tuple(Entity(GPU, id_) for id_ in dict.fromkeys(ids))
+    listed = tuple(Entity(GPU, id_) for id_ in dict.fromkeys(ids))
+    gpus = listed[:MAX_GPUS]
     for form in LADDER:
         try:
             await _once(client, form, gpus[:1], fields[:1])
@@ -80,7 +85,7 @@ async def start(client: EngineClient, fields: Sequence[int]) -> Session:
                 raise
         else:
             unknown = await _unknown(client, form, gpus[:1], fields) if gpus else set()
-            return Session(connection, version, form, gpus, frozenset(unknown))
+            return Session(connection, version, form, gpus, len(listed), frozenset(unknown))
     raise IncompatibleError(f"DCGM {version} knows none of the forms of latest values that are spoken here", version)
 
 
@@ -132,8 +137,10 @@ async def _halved(
 async def _once(
     client: EngineClient, form: Latest, entities: Sequence[Entity], fields: Sequence[int], *, live: bool = True
 ) -> list[FieldValue]:
+    most = len(entities) * len(fields)
     return await client.ask(
         form.command,
         lambda number: requests.ask_latest(form, number, entities, fields, live=live),
-        lambda body: replies.read_latest(form, body, len(entities) * len(fields)),
+        lambda body: replies.read_latest(form, body, most),
+        most_bytes=form.fixed + most * MOST_RECORD_BYTES,
     )

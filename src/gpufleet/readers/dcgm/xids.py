@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from gpufleet.codecs.dcgm_wire import commands, replies, requests
 from gpufleet.codecs.dcgm_wire.codes import NO_DATA, NOT_WATCHED, blank_of
 from gpufleet.codecs.dcgm_wire.commands import Latest
-from gpufleet.codecs.dcgm_wire.values import Entity, FieldValue
+from gpufleet.codecs.dcgm_wire.values import MOST_RECORD_BYTES, Entity, FieldValue
 from gpufleet.model.event import Event
 from gpufleet.model.event_kinds import EventKind
 from gpufleet.model.view import View
@@ -38,21 +38,24 @@ class XidHistory:
         Args:
             client: of the engine.
             form: of latest values.
-            entities: that are watched; of one that is new here, what happened before now is not told.
+            entities: that are watched; of one that is new here, what the engine has of it by now is not told.
             engine_now: microseconds since 1970 by the engine's clock.
 
         Raises:
             EngineError, ChannelError, WireError: as `EngineClient.ask`.
         """
-        # A mark that lies ahead of the engine's clock is of before the clock was set back.
-        self._told = {
-            one: mark if (mark := self._told.get(one, engine_now)) <= engine_now + AHEAD_MICROSECONDS else engine_now
-            for one in entities
-        }
+        newest = {one.entity: one for one in await latest(client, form, entities, (FIELD,), live=False) if _number(one)}
+        known, self._told = self._told, {}
         found: list[FieldValue] = []
-        for value in await latest(client, form, entities, (FIELD,), live=False):
-            if _number(value) and value.microseconds > self._told.get(value.entity, value.microseconds):
-                found += await self._since(client, value.entity, engine_now + AHEAD_MICROSECONDS)
+        for entity in entities:
+            sample = newest.get(entity)
+            last = sample.microseconds if sample is not None else 0
+            mark = known.get(entity, last)
+            if mark > engine_now + AHEAD_MICROSECONDS:  # of before the engine's clock was set back
+                mark = engine_now - AHEAD_MICROSECONDS
+            self._told[entity] = mark
+            if last > mark:
+                found += await self._since(client, entity, engine_now + AHEAD_MICROSECONDS)
         return found
 
     async def _since(self, client: EngineClient, entity: Entity, until: int) -> list[FieldValue]:
@@ -62,6 +65,7 @@ class XidHistory:
                 commands.HISTORY,
                 lambda n: requests.ask_history(n, entity, FIELD, since, MOST),
                 lambda body: replies.read_history(body, MOST),
+                most_bytes=commands.HISTORY_FIXED + MOST * MOST_RECORD_BYTES,
             )
         except EngineError as error:
             if error.code in (NO_DATA, NOT_WATCHED):

@@ -22,7 +22,7 @@ class Fault(enum.StrEnum):
     LONG_BODY = "long_body"  # a frame that claims more than there is
     SHORT_BODY = "short_body"  # a reply that ends before its struct does
     WRONG_LENGTH = "wrong_length"  # the struct's length is not the frame's
-    HUGE = "huge"  # every frame is padded to the most that there can be, 4 MiB
+    HUGE = "huge"  # every frame is padded to the most that a frame can hold, 4 MiB
     TRICKLE = "trickle"  # a byte at a time
     DRIP = "drip"  # a byte at a time, with pauses
     REORDER = "reorder"  # the reply to an earlier request comes first

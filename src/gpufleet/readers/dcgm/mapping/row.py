@@ -10,6 +10,9 @@ from gpufleet.model.catalogue import CATALOGUE, Metric, ValueType
 from gpufleet.model.reading import Value
 from gpufleet.readers.dcgm.mapping.units import Convert
 
+LARGEST = 2**63 - 1
+"""Of whole numbers, everywhere; MiB as an engine can write them are more bytes than that."""
+
 
 class Row(NamedTuple):
     """Where one reading comes from.
@@ -115,5 +118,7 @@ def _checked(metric: Metric, value: Value, number: int) -> Value | Absent:
         )
     if isinstance(value, str):
         return value
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return Absent(Reason.INVALID_VALUE, _field(number))
     too_low, too_high = metric.low is not None and value < metric.low, metric.high is not None and value > metric.high
     return Absent(Reason.INVALID_VALUE, _field(number)) if too_low or too_high else value

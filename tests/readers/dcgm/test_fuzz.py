@@ -1,0 +1,96 @@
+"""Replies of a well-meant engine with bytes changed anywhere: a pass comes of it, or the one declared error.
+
+What comes can be sent: numbers fit, texts are clean, and no neighbour's batch breaks.
+"""
+
+import asyncio
+import struct
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.channel import ChannelProblem
+from gpufleet.model.errors import ChannelError, ReaderError
+from gpufleet.model.round import Round
+from gpufleet.readers.dcgm.reader import DcgmReader
+from gpufleet.simulate.dcgm.answers import Answers, Connection
+from gpufleet.simulate.dcgm.state import COMPUTE_INSTANCE, GPU, EngineState
+from gpufleet.wiring.clock import SystemClock
+from tests.readers.dcgm.test_faults import assert_true
+
+MAGIC, COMMAND, HEADER = 0xADBCBCAD, 0x300, 20
+Change = tuple[int, int, bytes]
+
+
+class Spoiling:
+    """A dialer and a stream: a simulated engine's replies, some with bytes written over at some place."""
+
+    def __init__(self, changes: list[Change], state: EngineState | None = None) -> None:
+        state = state or EngineState.cut(2)
+        state.xids = {(GPU, 0): [(2**62, 79)], (COMPUTE_INSTANCE, 1): [(2**40, 31)]}
+        self._answers, self._changes = Answers(state), {reply: (at, noise) for reply, at, noise in changes}
+        self._connection, self._said, self._replies = Connection(), b"", 0
+        self.most = 0
+
+    async def dial(self) -> "Spoiling":
+        self._said, self._connection = b"", Connection()
+        return self
+
+    async def send(self, data: bytes) -> None:
+        request, number = struct.unpack_from("<I", data, 4)[0], struct.unpack_from("<I", data, HEADER + 8)[0]
+        status, body = self._answers.answer(self._connection, number, data[HEADER:], ())
+        frame = bytearray(struct.pack("<IIiii", MAGIC, request, len(body), COMMAND, status) + body)
+        if (change := self._changes.get(self._replies)) is not None:
+            at = change[0] % len(frame)
+            frame[at : at + len(change[1])] = change[1][: len(frame) - at]
+        self._replies += 1
+        self._said += bytes(frame)
+
+    async def receive(self, most: int) -> bytes:
+        part, self._said = self._said[:most], self._said[most:]
+        return part
+
+    async def receive_exactly(self, count: int) -> bytes:
+        self.most = max(self.most, count)
+        found = await self.receive(count)
+        if len(found) < count:
+            raise ChannelError("it would wait, until the deadline", ChannelProblem.ENDED)
+        return found
+
+    async def close(self) -> None:
+        self._said = b""
+
+
+# Places that mean something (counts, lengths, statuses, the first records), and any.
+places = st.integers(0, 120) | st.integers(8480, 9500) | st.integers(0, 80_000)
+noise = st.binary(min_size=1, max_size=40) | st.sampled_from(
+    [b"\xff" * 8, b"\x7f" * 8, b"\0" * 8, struct.pack("<q", 2**62), struct.pack("<d", 1e308), struct.pack("<I", 448)]
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(st.tuples(st.integers(0, 25), places, noise), max_size=6))
+def test_whatever_the_bytes_are(changes: list[Change]) -> None:
+    asyncio.run(_read(Spoiling(changes)))
+
+
+async def _read(engine: Spoiling) -> None:
+    reader = DcgmReader(engine, SystemClock())
+    for lane in (Lane.STATIC, Lane.FAST, Lane.EVENT, Lane.SLOW):
+        try:
+            found = await reader.read(lane)
+        except ReaderError as error:
+            found = error.round or Round()
+        assert_true(found.samples)
+        assert len(msgspec.msgpack.encode(found)) < 1 << 20
+    assert engine.most < 200_000, "what is read into memory at once is what was asked for"
+
+
+@pytest.mark.parametrize("field", [250, 156, 112, 310, 1009])
+def test_a_number_that_nothing_else_holds_is_no_value(field: int) -> None:
+    state = EngineState.healthy(1)
+    state.gpus[0].values[field] = 2**62
+    asyncio.run(_read(Spoiling([], state)))
