@@ -6,16 +6,16 @@ is fine is only looked at by whole-column operations; the cell-by-cell way is fo
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import compress
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
 from gpufleet.hub.normalise_processes import ProcessWork
+from gpufleet.hub.screening import Doubts, is_fine, screen
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
-from gpufleet.model.machine import Machine
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire import Cell, DimBlock, SampleBlock, WireAbsence, WireBatch
 
@@ -23,15 +23,6 @@ FUTURE_TOLERANCE_SECONDS = 600
 """A sender's clock may be this much ahead before its rows are dropped."""
 
 _Block = TypeVar("_Block", SampleBlock, DimBlock)
-
-_NONE = type(None)
-_TYPES: dict[ValueType, frozenset[type]] = {
-    ValueType.INT: frozenset((int, _NONE)),
-    ValueType.FLOAT: frozenset((int, float, _NONE)),
-    ValueType.ENUM: frozenset((str, _NONE)),
-    ValueType.TEXT: frozenset((str, _NONE)),
-}
-"""Types that a column may have without a closer look."""
 
 
 class Normalised(msgspec.Struct, kw_only=True):
@@ -54,15 +45,17 @@ class Normalised(msgspec.Struct, kw_only=True):
     repeated_rows: int
 
 
-def normalise(batch: WireBatch, received_at: int) -> Normalised:
+def normalise(batch: WireBatch, received_at: int, doubts: Sequence[Doubts] | None = None) -> Normalised:
     """Check a batch that `codecs.batch.decode` has found well formed; the input is not changed.
 
     Args:
         batch: as decoded.
         received_at: nanoseconds since 1970 by the hub's clock.
+        doubts: what `screen` says of it, where it was asked about many batches at once.
     """
+    (screened,) = screen([batch]) if doubts is None else (doubts,)
     work = _Work(batch, received_at + FUTURE_TOLERANCE_SECONDS * NANOS)
-    samples = [work.clean_samples(block) for block in batch.samples]
+    samples = [work.clean_samples(block, of_it) for block, of_it in zip(batch.samples, screened, strict=True)]
     dims = [block for block in map(work.clean_dims, batch.dims) if block is not None]
     processes = ProcessWork(work.latest, work.absences.names, work.absences.extend)
     views = [view.key for view in batch.views]
@@ -82,12 +75,17 @@ class _Absences:
 
     def __init__(self, sets: Sequence[list[WireAbsence]]) -> None:
         self.sets = list(sets)
-        self._names = [frozenset(entry.metric for entry in entries) for entries in sets]
+        self._names: dict[int, frozenset[str]] = {}
         self._made: dict[tuple[int, tuple[WireAbsence, ...]], int] = {}
 
     def names(self, index: int, metric: str) -> bool:
         """Tell whether a set has an entry for a metric."""
-        return index >= 0 and metric in self._names[index]
+        if index < 0:
+            return False
+        names = self._names.get(index)
+        if names is None:
+            names = self._names[index] = frozenset(entry.metric for entry in self.sets[index])
+        return metric in names
 
     def extend(self, index: int, added: Iterable[WireAbsence]) -> int:
         """Return the index of a set with further entries; they replace entries of the same metric."""
@@ -97,7 +95,6 @@ class _Absences:
             entries.update((entry.metric, entry) for entry in key[1])
             self._made[key] = len(self.sets)
             self.sets.append([entries[name] for name in sorted(entries)])
-            self._names.append(frozenset(entries))
         return self._made[key]
 
 
@@ -111,31 +108,41 @@ class _Work:
         self.future_rows = 0
         self.repeated_rows = 0
         self.latest = latest
-        # Two entries may name one machine, or one view.
-        numbers: dict[Machine, int] = {}
-        self._machines = [numbers.setdefault(machine, number) for number, machine in enumerate(batch.machines)]
-        self._views = [*(view.key for view in batch.views), None]
+        # Two entries may name one machine, or one view: each stands for the first of its name.
+        self._machines = _firsts(batch.machines)
+        self._views = _firsts([view.key for view in batch.views])
+        if self._views is not None:
+            self._views.append(-1)
         self._taken: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
         self._subjects = [Subject(view.kind.value) for view in batch.views]
 
-    def clean_samples(self, block: SampleBlock) -> SampleBlock:
-        """Return the block with known metrics and valid cells only."""
+    def clean_samples(self, block: SampleBlock, doubts: Doubts) -> SampleBlock:
+        """Return the block with known metrics and valid cells only; `doubts` are the columns to look at."""
         block = self._drop_repeated(self._drop_future(block), (block.reader, block.lane))
+        if not doubts:
+            return block
         kinds = self._kinds(block.view)
         added: dict[int, list[WireAbsence]] = {}
-        metrics: list[str] = []
-        columns: list[list[Cell]] = []
-        for name, column in zip(block.metrics, block.columns, strict=True):
+        columns: list[list[Cell] | None] = list(block.columns)
+        for doubt in doubts:
+            name, column = block.metrics[doubt.column], block.columns[doubt.column]
             metric = CATALOGUE.get(name)
             if metric is None:
                 self.unknown_metrics[name] += len(column)
+                columns[doubt.column] = None
             elif metric.dims:
                 self.invalid_values[name] += len(column)
+                columns[doubt.column] = None
+            elif doubt.values:
+                columns[doubt.column] = self._clean_column(metric, column, block, kinds, added)
             else:
-                metrics.append(name)
-                columns.append(self._clean_column(metric, column, block, kinds, added))
+                self._explain(name, column, block.absence, added)
+        kept = [(name, column) for name, column in zip(block.metrics, columns, strict=True) if column is not None]
         return msgspec.structs.replace(
-            block, metrics=metrics, columns=columns, absence=self._extend_rows(block.absence, added)
+            block,
+            metrics=[name for name, _ in kept],
+            columns=[column for _, column in kept],
+            absence=self._extend_rows(block.absence, added),
         )
 
     def clean_dims(self, block: DimBlock) -> DimBlock | None:
@@ -164,8 +171,8 @@ class _Work:
 
     def _drop_repeated(self, block: _Block, shared: tuple[str, ...], labels: Sequence[list[str]] = ()) -> _Block:
         """Return the block without rows whose place an earlier row of the batch has."""
-        machines = map(self._machines.__getitem__, block.machine)
-        views = map(self._views.__getitem__, block.view)
+        machines = block.machine if self._machines is None else map(self._machines.__getitem__, block.machine)
+        views = block.view if self._views is None else map(self._views.__getitem__, block.view)
         places = list(zip(machines, views, block.measured_at, *labels, strict=True))
         taken = self._taken.setdefault(shared, set())
         if len(set(places)) == len(places) and taken.isdisjoint(places):
@@ -190,11 +197,10 @@ class _Work:
         added: dict[int, list[WireAbsence]],
     ) -> list[Cell]:
         """Return the column, or a mended copy; `added` gets the absences that rows need besides theirs."""
-        types = set(map(type, column))
-        if not kinds.issubset(metric.subjects) or not _all_fine(metric, column, types):
+        present = [cell for cell in column if cell is not None] if None in column else column
+        if not kinds.issubset(metric.subjects) or not is_fine(metric, present):
             column = self._mend(metric, column, block, added)
-            types = set(map(type, column))
-        if _NONE in types:
+        if None in column:
             self._explain(metric.name, column, block.absence, added)
         return column
 
@@ -236,6 +242,14 @@ class _Work:
         return extended
 
 
+def _firsts(names: Sequence[Hashable]) -> list[int] | None:
+    """Return for each entry the position of the first one that equals it, or None where all differ."""
+    if len(names) == 1 or len(set(names)) == len(names):
+        return None
+    first: dict[Hashable, int] = {}
+    return [first.setdefault(name, position) for position, name in enumerate(names)]
+
+
 def _kept(block: _Block, keep: Sequence[bool]) -> _Block:
     """Return the rows that are to be kept."""
     rows = ("machine", "view", "measured_at", "driver_session", "absence")
@@ -245,24 +259,6 @@ def _kept(block: _Block, keep: Sequence[bool]) -> _Block:
         return msgspec.structs.replace(block, columns=columns, **fewer)
     labels = [list(compress(column, keep)) for column in block.labels]
     return msgspec.structs.replace(block, labels=labels, values=list(compress(block.values, keep)), **fewer)
-
-
-def _all_fine(metric: Metric, column: list[Cell], types: set[type]) -> bool:
-    """Tell whether every cell is valid as it is. A false alarm only costs the closer look."""
-    if not types <= _TYPES[metric.type]:
-        return False
-    if metric.type is ValueType.TEXT:
-        return True
-    if metric.type is ValueType.ENUM:
-        return set(column) <= {None, *metric.states}
-    present = [cell for cell in column if cell is not None] if _NONE in types else column
-    if not present:
-        return True
-    numbers = cast("list[int | float]", present)  # `types` has no str
-    if float in types and not math.isfinite(sum(numbers)):
-        return False
-    low, high = metric.low, metric.high
-    return (low is None or min(numbers) >= low) and (high is None or max(numbers) <= high)
 
 
 def _judge(metric: Metric, subject: Subject, cell: float | str) -> tuple[Cell, str]:

@@ -24,6 +24,7 @@ from gpufleet.hub.normalise import normalise
 from gpufleet.hub.order import STEP_NS
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.run import Run
+from gpufleet.hub.screening import Doubts, screen
 from gpufleet.hub.unpacked import Unpacked
 from gpufleet.hub.wal import WalRecord
 from gpufleet.model.errors import RegistryError, UnstorableError
@@ -50,15 +51,23 @@ MAX_CELLS = 2_000_000
 """Cells that one group may unpack to, unless its first record alone has more: bodies compress a thousandfold."""
 
 
+class _Read(msgspec.Struct, frozen=True):
+    """One record, unpacked."""
+
+    record: WalRecord
+    digest: int
+    key: SequenceKey
+    batch: WireBatch
+
+
 class Item(msgspec.Struct, frozen=True):
-    """One record, ready to be written; `rows` of samples, and about as many `cells` as it takes memory."""
+    """One record, ready to be written, with so many `rows` of samples."""
 
     record: WalRecord
     digest: int
     key: SequenceKey
     accepted: Accepted
     rows: int
-    cells: int
 
 
 class Writer:
@@ -127,30 +136,43 @@ class Writer:
         return [*done, *finished]
 
     def _prepare(self, records: Sequence[WalRecord], intent: FlushIntent | None) -> tuple[list[Item], list[int]]:
+        batches, done = self._read(records, intent)
         items: list[Item] = []
+        for read, doubts in zip(batches, _screen(batches), strict=True):
+            try:
+                repeated = intent.records.get(read.record.seq) if intent else None
+                ids = repeated or self._match(read.batch, self._spoken_at(read.record, read.key, read.batch))
+                items.append(self._item(read, ids, doubts))
+            except RegistryError:
+                raise  # the registry's trouble, not this record's
+            except Exception as error:  # noqa: BLE001 - one bad record costs itself and never its neighbours
+                self._put_aside(read.record, "normalise", error)
+                done.append(read.record.seq)
+        return items, done
+
+    def _read(self, records: Sequence[WalRecord], intent: FlushIntent | None) -> tuple[list[_Read], list[int]]:
+        """Return the batches of the records, as many of the first as may be unpacked at once, and what is done with."""
+        batches: list[_Read] = []
         done: list[int] = []
         seen: set[tuple[SequenceKey, int]] = set()
         cells = 0
         for record in records:
-            repeated = intent.records.get(record.seq) if intent else None
-            if cells > self._max_cells and repeated is None:
+            if cells > self._max_cells and (intent is None or record.seq not in intent.records):
                 break
             try:
                 batch, digest = self._unpacked.take(record.seq) or (decode(record.body), digest_of(record.body))
-                key = key_of(batch)
-                if self._flushed.holds(key, batch.seq) or (key, batch.seq) in seen:
-                    done.append(record.seq)  # the log kept it twice, or it was written just before a crash
-                    continue
-                ids = repeated or self._match(batch, self._spoken_at(record, key, batch))
-                items.append(self._item(record, digest, key, batch, ids))
-                cells += items[-1].cells
-                seen.add((key, batch.seq))
-            except RegistryError:
-                raise  # the registry's trouble, not this record's
             except Exception as error:  # noqa: BLE001 - one bad record costs itself and never its neighbours
                 self._put_aside(record, "normalise", error)
                 done.append(record.seq)
-        return items, done
+                continue
+            key = key_of(batch)
+            if self._flushed.holds(key, batch.seq) or (key, batch.seq) in seen:
+                done.append(record.seq)  # the log kept it twice, or it was written just before a crash
+                continue
+            batches.append(_Read(record, digest, key, batch))
+            cells += _cells(batch)
+            seen.add((key, batch.seq))
+        return batches, done
 
     def _spoken_at(self, record: WalRecord, key: SequenceKey, batch: WireBatch) -> int:
         """Return when it was received, or for a batch that comes after later ones of its run, when it was sent."""
@@ -163,8 +185,9 @@ class Writer:
     def _match(self, batch: WireBatch, at: int) -> tuple[str, ...]:
         return tuple(self._registry.match(batch.cluster, batch.sender, machine, at).id for machine in batch.machines)
 
-    def _item(self, record: WalRecord, digest: int, key: SequenceKey, batch: WireBatch, ids: tuple[str, ...]) -> Item:
-        normalised = normalise(batch, record.received_at)
+    def _item(self, read: _Read, ids: tuple[str, ...], doubts: Sequence[Doubts] | None) -> Item:
+        record = read.record
+        normalised = normalise(read.batch, record.received_at, doubts)
         if self._failures == 0:  # counted once however often it is tried
             for name, count in normalised.unknown_metrics.items():
                 bounded(self._counters.unknown_metrics, name, count)
@@ -175,7 +198,7 @@ class Writer:
         clean = normalised.batch
         rows = sum(len(block.machine) for block in clean.samples) + sum(len(block.machine) for block in clean.dims)
         accepted = Accepted(received_at=record.received_at, reported_at=0, machine_ids=ids, batch=clean)
-        return Item(record, digest, key, accepted, rows, _cells(clean))
+        return Item(record, read.digest, read.key, accepted, rows)
 
     def _remember(self, items: Sequence[Item]) -> FlushIntent:
         """Make durable what is about to be written."""
@@ -302,6 +325,14 @@ class Writer:
         kept = self._quarantine.put(name, record.body, received_at=record.received_at, step=step, error=words)
         self._counters.quarantined[step] += 1
         LOG.error("batch %s could not be used at step %s%s: %s", name, step, "" if kept else " and is lost", words)
+
+
+def _screen(batches: Sequence[_Read]) -> Sequence[Sequence[Doubts] | None]:
+    try:
+        return screen(read.batch for read in batches)
+    except Exception:  # one of them is not what it was taken for: whose fault it is shows one by one
+        LOG.exception("%d batches cannot be looked at together", len(batches))
+        return [None] * len(batches)
 
 
 def _cells(batch: WireBatch) -> int:

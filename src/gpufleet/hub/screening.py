@@ -1,0 +1,127 @@
+"""Finds the columns of many batches that need a closer look. Pure.
+
+Batches of one kind of node have the same metrics. Their columns are laid end to end and each metric is looked at once,
+by operations on whole lists: of a column that is fine nothing more has to be asked. A batch of eight GPUs alone has
+forty columns of eight cells, and looking at each costs more than looking at the cells.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import cast
+
+import msgspec
+
+from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
+from gpufleet.model.view import ViewKind
+from gpufleet.model.wire import Cell, SampleBlock, WireBatch
+
+
+class Doubt(msgspec.Struct, frozen=True):
+    """A column that needs a closer look.
+
+    Attributes:
+        column: its position in the block.
+        values: whether its values do; otherwise only its absences.
+    """
+
+    column: int
+    values: bool
+
+
+Doubts = Sequence[Doubt]
+
+NONE: Doubts = ()
+
+_TYPES: dict[ValueType, frozenset[type]] = {
+    ValueType.INT: frozenset((int,)),
+    ValueType.FLOAT: frozenset((int, float)),
+    ValueType.ENUM: frozenset((str,)),
+    ValueType.TEXT: frozenset((str,)),
+}
+"""Types that a column may have without a closer look."""
+
+_SUBJECTS = {kind: Subject(kind.value) for kind in ViewKind}
+_STATES = {metric.name: frozenset(metric.states) for metric in CATALOGUE.values() if metric.type is ValueType.ENUM}
+
+
+def screen(batches: Iterable[WireBatch]) -> list[list[Doubts]]:
+    """Return for each batch, for each of its sample blocks, the columns that need a closer look.
+
+    A false alarm costs only that look: one bad value has it taken at its metric in all the batches that came with it.
+    """
+    shapes: dict[tuple[str, ...], _Shape] = {}
+    placed: list[list[tuple[_Shape, SampleBlock]]] = []
+    for batch in batches:
+        subjects = {_SUBJECTS[view.kind] for view in batch.views}
+        blocks: list[tuple[_Shape, SampleBlock]] = []
+        for block in batch.samples:
+            metrics = tuple(block.metrics)
+            shape = shapes.get(metrics)
+            if shape is None:
+                shape = shapes[metrics] = _Shape(metrics)
+            shape.blocks.append(block)
+            if len(subjects) > 1:
+                shape.subjects |= {_SUBJECTS[batch.views[view].kind] for view in set(block.view) if view >= 0}
+            else:
+                shape.subjects |= subjects
+            if -1 in block.view:
+                shape.subjects.add(Subject.MACHINE)
+            blocks.append((shape, block))
+        placed.append(blocks)
+    for shape in shapes.values():
+        shape.look()
+    return [[shape.doubts(block) for shape, block in blocks] for blocks in placed]
+
+
+class _Shape:
+    """Blocks with the same metrics."""
+
+    def __init__(self, metrics: tuple[str, ...]) -> None:
+        self.blocks: list[SampleBlock] = []
+        self.subjects: set[Subject] = set()
+        self._metrics = metrics
+        self._bad: list[int] = []
+        self._gaps: list[int] = []
+
+    def look(self) -> None:
+        """Look at every column of all blocks at once."""
+        for column, name in enumerate(self._metrics):
+            metric = CATALOGUE.get(name)
+            if metric is None or metric.dims or not self.subjects.issubset(metric.subjects):
+                self._bad.append(column)
+                continue
+            cells = list(chain.from_iterable(block.columns[column] for block in self.blocks))
+            if None in cells:
+                self._gaps.append(column)
+                cells = [cell for cell in cells if cell is not None]
+            if not is_fine(metric, cells):
+                self._bad.append(column)
+
+    def doubts(self, block: SampleBlock) -> Doubts:
+        """Return the columns of one block that need a closer look."""
+        if not self._bad and not self._gaps:
+            return NONE
+        gaps = [Doubt(column, False) for column in self._gaps if column not in self._bad]
+        return [
+            *(Doubt(column, True) for column in self._bad),
+            *(one for one in gaps if None in block.columns[one.column]),
+        ]
+
+
+def is_fine(metric: Metric, cells: Sequence[Cell]) -> bool:
+    """Tell whether all of these cells, of which none is absent, are valid as they are."""
+    if not cells:
+        return True
+    types = set(map(type, cells))
+    if not types <= _TYPES[metric.type]:
+        return False
+    if metric.type is ValueType.TEXT:
+        return True
+    if metric.type is ValueType.ENUM:
+        return _STATES[metric.name].issuperset(cells)
+    numbers = cast("list[int | float]", cells)  # `types` has no str
+    if float in types and not math.isfinite(sum(numbers)):
+        return False
+    low, high = metric.low, metric.high
+    return (low is None or min(numbers) >= low) and (high is None or max(numbers) <= high)

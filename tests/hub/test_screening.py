@@ -1,0 +1,76 @@
+"""Looking at the columns of many batches at once."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.hub.normalise import normalise
+from gpufleet.hub.screening import Doubt, screen
+from gpufleet.model.absence import Reason
+from gpufleet.model.wire import Cell, WireAbsence, WireBatch
+from tests.hub.test_normalise import NOW, batch_of
+
+METRICS = (
+    "gpu_power_watts",
+    "gpu_utilization_ratio",
+    "gpu_memory_used_bytes",
+    "gpu_state",
+    "gpu_name",
+    "gpu_fan_speed_ratio",  # has dimensions: not a metric of samples
+    "made_up",
+)
+
+cells: st.SearchStrategy[Cell] = st.one_of(
+    st.none(),
+    st.integers(-1, 2),
+    st.floats(-1, 2),
+    st.sampled_from([math.nan, "ok", "lost", "no state"]),
+    st.booleans(),
+)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> WireBatch:
+    names = draw(st.sampled_from([METRICS, METRICS[:2], METRICS[2:4]]))
+    rows = draw(st.integers(1, 3))
+    columns: dict[str, list[Cell]] = {name: draw(st.lists(cells, min_size=rows, max_size=rows)) for name in names}
+    return batch_of(
+        columns,
+        view=draw(st.integers(-1, 2)),
+        absences=[[WireAbsence("gpu_power_watts", Reason.TIMEOUT, "x")]],
+        absence=draw(st.integers(-1, 0)),
+    )
+
+
+@given(st.lists(batches(), min_size=1, max_size=5))
+def test_company_changes_nothing(group: list[WireBatch]) -> None:
+    for batch, doubts in zip(group, screen(group), strict=True):
+        together, alone = normalise(batch, NOW, doubts), normalise(batch, NOW)
+        assert repr(together.batch.samples) == repr(alone.batch.samples)  # a NaN equals nothing
+        assert together.batch.absences == alone.batch.absences
+        assert together.invalid_values == alone.invalid_values
+        assert together.unknown_metrics == alone.unknown_metrics
+
+
+def test_of_fine_columns_nothing_is_doubted() -> None:
+    fine = batch_of({"gpu_power_watts": [1.0, 2], "gpu_state": ["ok", "lost"]})
+    assert screen([fine, fine]) == [[()], [()]]
+
+
+def test_a_bad_value_has_its_metric_looked_at_and_no_other() -> None:
+    fine = batch_of({"gpu_power_watts": [1.0], "gpu_utilization_ratio": [0.5]})
+    bad = batch_of({"gpu_power_watts": [1.0], "gpu_utilization_ratio": [7.0]})
+    other = batch_of({"gpu_power_watts": [1.0]})
+    assert screen([fine, bad, other]) == [[[Doubt(1, True)]], [[Doubt(1, True)]], [()]]
+
+
+def test_an_absence_is_looked_at_where_it_is() -> None:
+    whole = batch_of({"gpu_power_watts": [1.0], "gpu_utilization_ratio": [0.5]})
+    gap = batch_of({"gpu_power_watts": [None], "gpu_utilization_ratio": [0.5]})
+    assert screen([whole, gap]) == [[[]], [[Doubt(0, False)]]]
+
+
+def test_a_metric_that_does_not_belong_to_its_subject_is_looked_at() -> None:
+    of_machine = batch_of({"gpu_power_watts": [1.0]}, view=-1)
+    assert screen([of_machine]) == [[[Doubt(0, True)]]]
