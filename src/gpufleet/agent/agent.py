@@ -23,6 +23,7 @@ from gpufleet.agent.showing import Form, Pages, Showing
 from gpufleet.agent.state import State
 from gpufleet.agent.stats import AgentStats, LaneStats
 from gpufleet.agent.timeline import Timeline, status_before
+from gpufleet.agent.trim import give_back_memory
 from gpufleet.agent.unnamed import without_unnamed
 from gpufleet.model.absence import Absent
 from gpufleet.model.batch import MachineReport
@@ -236,6 +237,8 @@ class Agent:
             await self._showing.renew()
             if self._exports and not missing:  # before that the machine may not be known
                 await self._offer(await self._showing.snapshot())
+            if self.missing and not missing:
+                give_back_memory()  # what starting took
             self.missing = missing
 
     async def _offer(self, snapshot: Snapshot) -> None:

@@ -16,6 +16,7 @@ import threading
 import time
 from typing import Any
 
+from gpufleet.agent.trim import give_back_memory
 from gpufleet.readers.nvml import calls
 from gpufleet.readers.nvml.calls import NUMBERS, Call
 from gpufleet.readers.nvml.context import Context, Memory
@@ -98,6 +99,7 @@ class Session:
                 self._mark(calls.INIT)
                 pynvml.nvmlInitWithFlags(0)
                 self._nvml = pynvml
+                give_back_memory()  # what importing the binding took
             if self._versions[0].asked == 0 or request.lane == "static":
                 self._versions = (
                     self._version(calls.DRIVER_VERSION, pynvml.nvmlSystemGetDriverVersion),
