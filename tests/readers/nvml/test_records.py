@@ -4,7 +4,7 @@ import contextlib
 import math
 import struct
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.model.absence import Absent, Reason
@@ -12,7 +12,8 @@ from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import Value
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS, LABELS
 from gpufleet.readers.nvml.calls.fields import FIELD, decode_fields
-from gpufleet.readers.nvml.mapping import ROWS, absent_instance, cuda_version, map_device, map_instance
+from gpufleet.readers.nvml.mapping import ROWS, absent_instance, cuda_version, map_device, map_instance, modes_of
+from gpufleet.readers.nvml.mapping.lane import Memory
 from gpufleet.readers.nvml.mapping.row import Modes, Row, read, read_every
 from gpufleet.readers.nvml.parse import absence_of
 from gpufleet.readers.nvml.protocol import (
@@ -29,10 +30,11 @@ from gpufleet.readers.nvml.protocol import (
     encode_frame,
 )
 
-codes = st.integers(-10, 1100)
+codes = st.just(0) | st.integers(-10, 1100)
 scalars = st.none() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=20)
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4), max_leaves=8)
-answers = st.builds(Answer, codes, values, st.integers(0, 2**31))
+coded = st.lists(st.tuples(codes, st.integers(0, 100) | scalars).map(list), max_size=50)
+answers = st.builds(Answer, codes, values | coded | st.lists(coded, max_size=4), st.integers(0, 2**31))
 records: st.SearchStrategy[Record] = st.one_of(
     st.builds(BusyRecord, st.integers(0, 2**40), st.integers(0, 1000)),
     st.builds(AttachedRecord, st.integers(0, 1000), st.text(max_size=50), st.text(max_size=20)),
@@ -69,16 +71,42 @@ def test_any_answer_gives_a_value_the_catalogue_admits_or_an_absence(
             assert_admitted(row.metric, value)
 
 
+@settings(max_examples=50)
 @given(st.sampled_from(["fast", "slow", "static"]), st.data())
 def test_any_device_record_is_mapped(lane: str, data: st.DataObject) -> None:
     count = len(CALLS[lane])
     given_answers = tuple(data.draw(st.lists(answers, min_size=count, max_size=count)))
     record = DeviceRecord(1, 0, 1, mig=data.draw(answers), virtualization=data.draw(answers), answers=given_answers)
     mapped, dims = map_device(record, Lane(lane))
+    assert mapped.items() >= one_by_one(record, Lane(lane)).items()
     for name, value in mapped.items():
         assert_admitted(name, value)
     for each in dims:
         assert_admitted(each.metric, each.value)
+
+
+def one_by_one(record: DeviceRecord, lane: Lane) -> dict[str, Value | Absent]:
+    """Return the readings without dimensions, each looked at as if it were an odd one."""
+    modes, positions = modes_of(record), [call.key for call in CALLS[lane]]
+    rows = [(row, CATALOGUE[row.metric]) for row in ROWS if CATALOGUE[row.metric].lane is lane]
+    return {
+        metric.name: read(row, metric, record.answers[positions.index(row.call)], modes)
+        for row, metric in rows
+        if not metric.dims and metric.role is None
+    }
+
+
+@settings(max_examples=30)
+@given(st.sampled_from(["fast", "slow", "static"]), st.data())
+def test_a_device_is_mapped_as_if_it_had_not_been_before(lane: str, data: st.DataObject) -> None:
+    """Some answers of the second pass are those of the first, others are not."""
+    count, memory = len(CALLS[lane]), Memory()
+    first = data.draw(st.lists(answers, min_size=count, max_size=count))
+    second = [data.draw(st.sampled_from([answer]) | answers) for answer in first]
+    mig = data.draw(st.lists(answers, min_size=2, max_size=2))
+    for given_answers, mode in zip((first, second, first), (*mig, mig[0]), strict=True):
+        record = DeviceRecord(1, 0, 1, mig=mode, answers=tuple(given_answers))
+        assert repr(map_device(record, Lane(lane), memory)) == repr(map_device(record, Lane(lane)))
 
 
 @given(st.sampled_from(["mig", "vgpu"]), st.sampled_from(["fast", "slow", "static"]), st.data())

@@ -145,7 +145,9 @@ async def test_a_reload_of_the_driver_is_another_driver_session(fake: FakeNvml, 
     module.rename(tmp_path / "unloaded")
     module.mkdir()
     second = await session()
+    await reader.close()
     boot_id.write_text("9d1b6a03\n")
+    reader = start(fake, root=tmp_path)  # no process outlives its boot
     assert len({first, second, await session()}) == 3
 
 

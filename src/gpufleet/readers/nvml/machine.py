@@ -1,5 +1,6 @@
 """The machine's own rows: versions, number of devices, and the state of the driver, failures included."""
 
+import contextlib
 import hashlib
 from pathlib import Path
 
@@ -70,23 +71,31 @@ def no_devices(session: SessionRecord, lane: Lane) -> ReaderError:
     return _error(Reason.NO_SUPPORTED_GPU, words, lane, session.measured_at, session)
 
 
-def driver_session(root: Path, driver: Answer) -> int:
-    """Return a number for this load of the driver: the same while it lasts, another after a reload or reboot.
+class DriverSession:
+    """Numbers the loads of the driver."""
 
-    Made of the boot's id and the inode of /sys/module/nvidia, which the kernel numbers afresh whenever the
-    module is loaded (times of sysfs and procfs files say when they were looked at, not when they were made).
-    Where sysfs does not show the module, the driver's version stands in for it.
-    """
-    try:
-        boot = (root / "proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = ""
-    try:
-        load = str((root / "sys/module/nvidia").stat().st_ino)
-    except OSError:
-        load = str(driver.value)
-    digest = hashlib.blake2b(f"{boot}/{load}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 11  # 53 bits: exact in every JSON reader
+    def __init__(self, root: Path) -> None:
+        """Take where the machine's /proc and /sys are."""
+        self._root = root
+        self._boot = ""
+
+    def number(self, driver: Answer) -> int:
+        """Return a number for this load of the driver: the same while it lasts, another after a reload or reboot.
+
+        Made of the boot's id and the inode of /sys/module/nvidia, which the kernel numbers afresh whenever the
+        module is loaded (times of sysfs and procfs files say when they were looked at, not when they were made).
+        Where sysfs does not show the module, the driver's version stands in for it. No process outlives its boot, so
+        the boot's id is read once.
+        """
+        if not self._boot:
+            with contextlib.suppress(OSError):
+                self._boot = (self._root / "proc/sys/kernel/random/boot_id").read_text().strip()
+        try:
+            load = str((self._root / "sys/module/nvidia").stat().st_ino)
+        except OSError:
+            load = str(driver.value)
+        digest = hashlib.blake2b(f"{self._boot}/{load}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 11  # 53 bits: exact in every JSON reader
 
 
 def _error(reason: Reason, words: str, lane: Lane, at: int, session: SessionRecord | None = None) -> ReaderError:

@@ -38,6 +38,7 @@ class ProcessLister:
         """Take where the machine's /proc is, and whether processes are told with the kernel's short names of them."""
         self._root = root
         self._names = names
+        self._sees: bool | None = None
 
     def of_device(self, record: DeviceRecord) -> tuple[Process, ...] | None:
         """Return who uses a device that answered on the fast lane, or None where the driver lists none of a kind."""
@@ -68,53 +69,54 @@ class ProcessLister:
                     memory[pid] = held
         if not listed:
             return None
-        seen = bool(kinds) and sees_the_machine(self._root)
-        return tuple(
-            [
-                Process(
-                    pid=pid,
-                    kinds=tuple(dict.fromkeys(kinds[pid])),
-                    start_time=start_time(self._root, pid) if seen else None,
-                    values={"memory_bytes": memory[pid], **shares.found.get(pid, dict.fromkeys(SHARES, shares.none))},
-                    name=short_name(self._root, pid) if seen and self._names else "",
-                )
-                for pid in sorted(kinds)
-            ]
+        seen = bool(kinds) and self._sees_the_machine()
+        return tuple([self._process(pid, kinds[pid], memory[pid], shares, seen=seen) for pid in sorted(kinds)])
+
+    def _process(self, pid: int, kinds: list[str], memory: int | Absent, shares: _Shares, *, seen: bool) -> Process:
+        stat = _stat(self._root, pid) if seen else b""
+        return Process(
+            pid=pid,
+            kinds=tuple(dict.fromkeys(kinds)),
+            start_time=start_time(stat),
+            values={"memory_bytes": memory, **shares.found.get(pid, dict.fromkeys(SHARES, shares.none))},
+            name=short_name(stat) if self._names else "",
         )
 
+    def _sees_the_machine(self) -> bool:
+        """Tell whether /proc has the ids that the driver tells: process 2 is the kernel's in that namespace only.
 
-def start_time(root: Path, pid: int) -> int | None:
-    """Return when a process began, in clock ticks since boot, or None if the kernel does not show it."""
+        In a namespace of its own (a container), /proc has other processes under the same numbers. A process stays in
+        its namespace, so it is looked at once.
+        """
+        if self._sees is None:
+            self._sees = b"(kthreadd)" in _stat(self._root, 2)
+        return self._sees
+
+
+def start_time(stat: bytes) -> int | None:
+    """Return when a process began, in clock ticks since boot, or None where /proc/PID/stat does not say."""
     try:
-        return int(_stat(root, pid).rpartition(b")")[2].split()[_START_TIME])
-    except (OSError, ValueError, IndexError):
+        return int(stat.rpartition(b")")[2].split()[_START_TIME])
+    except (ValueError, IndexError):
         return None
 
 
-def short_name(root: Path, pid: int) -> str:
-    """Return the kernel's name of a process (proc(5): comm, up to 15 bytes), empty if it does not show it."""
-    try:
-        name = _stat(root, pid).partition(b"(")[2].rpartition(b")")[0]
-    except OSError:
-        return ""
+def short_name(stat: bytes) -> str:
+    """Return the kernel's name of a process (proc(5): comm, up to 15 bytes), empty where there is none."""
+    name = stat.partition(b"(")[2].rpartition(b")")[0]
     return "".join(letter if letter.isprintable() else "?" for letter in name.decode("utf-8", "replace"))
 
 
-def sees_the_machine(root: Path) -> bool:
-    """Tell whether /proc has the ids that the driver tells: process 2 is the kernel's in the machine's namespace only.
-
-    In a namespace of its own (a container), /proc has other processes under the same numbers.
-    """
-    try:
-        return b"(kthreadd)" in _stat(root, 2)
-    except OSError:
-        return False
-
-
 def _stat(root: Path, pid: int) -> bytes:
-    descriptor = os.open(f"{root}/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    """Return what the kernel shows of a process; nothing if it shows no such process."""
+    try:
+        descriptor = os.open(f"{root}/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
     try:
         return os.read(descriptor, 4096)
+    except OSError:
+        return b""  # it ended meanwhile
     finally:
         os.close(descriptor)
 

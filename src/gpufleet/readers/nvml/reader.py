@@ -1,5 +1,6 @@
 """The NVML reader: asks a watched child process, and turns its answers into samples."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from gpufleet.readers.nvml.calls import PCI_INFO
 from gpufleet.readers.nvml.devices import Devices, Identity, view_of
 from gpufleet.readers.nvml.instances import Instance, Instances, told_apart
 from gpufleet.readers.nvml.mapping import absent_device, map_device
+from gpufleet.readers.nvml.mapping.lane import Memory
 from gpufleet.readers.nvml.parse import absence_of, label_of
 from gpufleet.readers.nvml.processes import ProcessLister
 from gpufleet.readers.nvml.protocol import DeviceRecord
@@ -35,6 +37,8 @@ class _Device:
         self.values: dict[str, Value | Absent] = {}
         self.dims: tuple[DimValue, ...] = ()
         self.processes: tuple[Process, ...] | None = None
+        self.parts: list[Instance] = []
+        self.part_words: list[str] = []
 
 
 class NvmlReader:
@@ -65,6 +69,8 @@ class NvmlReader:
         self._devices = Devices()
         self._lister = ProcessLister(root, names=process_names)
         self._instances = Instances(self._lister)
+        self._memory: dict[tuple[int, Lane], Memory] = {}
+        self._session = machine.DriverSession(root)
         self._some_sick = False
 
     @property
@@ -102,7 +108,7 @@ class NvmlReader:
             raise machine.failure(failed, lane) from None
         if answers.session.count == 0:
             raise machine.no_devices(answers.session, lane)
-        return self._round(answers, lane)
+        return await self._round(answers, lane)
 
     async def close(self) -> None:
         """End the child process; the next `read` starts another.
@@ -120,15 +126,22 @@ class NvmlReader:
         told = [map_event(record, attached, self._devices.shared) for record, attached in self._watch.take_events()]
         return Round(events=tuple(event for event in told if event is not None))
 
-    def _round(self, answers: Answers, lane: Lane) -> Round:
-        session = machine.driver_session(self._root, answers.session.driver)
+    async def _round(self, answers: Answers, lane: Lane) -> Round:
         identities = self._devices.identify(answers.session.count, answers.identities)
+        looked = []
+        for index in range(answers.session.count):
+            await asyncio.sleep(0)  # GPUs with many parts take milliseconds each: others may have the loop between them
+            looked.append(self._device(answers, index, identities.get(index), lane))
+        return self._join(answers, identities, looked, lane)
+
+    def _join(self, answers: Answers, identities: Mapping[int, Identity], looked: list[_Device], lane: Lane) -> Round:
+        """Put together what was found, and remember it: what is told here is told once, so nothing comes between."""
+        session = self._session.number(answers.session.driver)
         samples: list[Sample] = []
         events: list[Event] = []
         errors = [f"several GPUs say that they are {name}: it names none of them" for name in self._devices.shared]
         self._some_sick = not answers.hung and any(record.code for record in answers.devices.values())
-        for index in range(answers.session.count):
-            found = self._device(answers, index, lane)
+        for index, found in enumerate(looked):
             identity = identities.get(index)
             if identity is None:
                 errors.append(f"the GPU at index {index} cannot be named: {found.words or found.call}")
@@ -141,7 +154,7 @@ class NvmlReader:
             if found.words:
                 errors.append(f"{view.key}: {found.words}")
             whole = Instance(view, (found.values, found.dims), found.processes)
-            subjects = [whole, *self._parts(answers, index, view, found, lane, errors)]
+            errors += found.part_words
             samples += [
                 Sample(
                     view=subject,
@@ -153,7 +166,7 @@ class NvmlReader:
                     driver_session=session,
                     processes=processes,
                 )
-                for subject, (values, dims), processes in subjects
+                for subject, (values, dims), processes in (whole, *found.parts)
                 if values or dims
             ]
         samples, words = told_apart(samples)
@@ -166,18 +179,8 @@ class NvmlReader:
             errors=tuple(errors),
         )
 
-    def _parts(
-        self, answers: Answers, index: int, view: View, found: _Device, lane: Lane, errors: list[str]
-    ) -> list[Instance]:
-        """Return what the GPU is cut or shared into, measured in the same pass; words of failures go to `errors`."""
-        if found.why is not None:
-            return self._instances.silent(view, found.why, lane)
-        parts, words = self._instances.of(view, answers.devices[index], lane)
-        errors += words
-        return parts
-
-    def _device(self, answers: Answers, index: int, lane: Lane) -> _Device:
-        """Judge what came of one device, and map it."""
+    def _device(self, answers: Answers, index: int, identity: Identity | None, lane: Lane) -> _Device:
+        """Judge what came of one device, and map it with what it is cut or shared into, measured in the same pass."""
         record = answers.devices.get(index)
         if record is None:
             call = answers.hung[index]
@@ -191,11 +194,18 @@ class NvmlReader:
             unreadable = lane is Lane.FAST and not _anything(record)
             state = devices.UNREADABLE if unreadable else devices.OK
             found = _Device(state, "", record.measured_at, "no call gave a value" if unreadable else "")
-            found.values, found.dims = map_device(record, lane)
+            memory = self._memory.setdefault((index, lane), Memory())
+            found.values, found.dims = map_device(record, lane, memory)
             if lane is Lane.FAST:
                 found.processes = self._lister.of_device(record)
         if found.why is not None:
             found.values, found.dims = absent_device(found.why, lane)
+        if identity is not None:
+            view = view_of(identity, index)
+            if found.why is not None:
+                found.parts = self._instances.silent(view, found.why, lane)
+            elif record is not None:
+                found.parts, found.part_words = self._instances.of(view, record, lane)
         return found
 
     def _complete(self, found: _Device, view: View, lane: Lane, identity: Identity) -> None:

@@ -48,8 +48,9 @@ Fields = dict[str, tuple[Field, ...]]
 FIELD = struct.Struct("<IIqqIiQ")
 """nvmlFieldValue_t: id, scope, timestamp, latency, value type, return code, value union."""
 
-_TYPES = {0: "<d", 1: "<I", 2: "<Q", 3: "<Q", 4: "<q", 5: "<i", 6: "<H"}
-"""nvmlValueType_t to how the union is read."""
+_DOUBLE = 0
+_WIDTHS = {1: 32, 2: 64, 3: 64, 4: -64, 5: -32, 6: 16}
+"""nvmlValueType_t to the bits of the union that are the value; negative where they are a signed number."""
 
 _ALL_ONES = {1: 0xFFFF_FFFF, 2: 0xFFFF_FFFF_FFFF_FFFF, 3: 0xFFFF_FFFF_FFFF_FFFF, 6: 0xFFFF}
 """nvmlValueType_t to what stands for no value (NVML_VALUE_NOT_AVAILABLE); of signed types it is a number."""
@@ -163,11 +164,22 @@ def decode_fields(entries: bytes) -> list[Value]:
     """
     found: list[Value] = []
     for _id, _scope, timestamp, latency, kind, code, bits in FIELD.iter_unpack(entries):
-        if code == UNTOUCHED or (code == 0 and not (timestamp or latency)) or (code == 0 and kind not in _TYPES):
+        if code == UNTOUCHED or (code == 0 and not (timestamp or latency)):
             found.append([UNTOUCHED, None])
         elif code:
             found.append([code, None])
-        else:
-            value = struct.unpack_from(_TYPES[kind], bits.to_bytes(8, "little"))[0]
+        elif kind == _DOUBLE:
+            found.append([0, struct.unpack("<d", bits.to_bytes(8, "little"))[0]])
+        elif kind in _WIDTHS:
+            value = _whole(bits, _WIDTHS[kind])
             found.append([NO_VALUE, None] if value == _ALL_ONES.get(kind) else [0, value])
+        else:
+            found.append([UNTOUCHED, None])
     return found
+
+
+def _whole(bits: int, width: int) -> int:
+    if width > 0:
+        return bits & ((1 << width) - 1)
+    value = bits & ((1 << -width) - 1)
+    return value - (1 << -width) if value >> (-width - 1) else value

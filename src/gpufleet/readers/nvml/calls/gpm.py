@@ -76,6 +76,7 @@ class Comparison:
         self._older, self._newer = self._allocate(), self._allocate()
         self._newer_at: int | None = None
         self._buffer = ctypes.create_string_buffer(_HEAD.size + _METRIC.size * max(_ROOM, len(metrics)))
+        self._fresh = b"".join([_METRIC.pack(metric, UNTOUCHED, 0.0, 0, 0, 0) for metric in metrics])
 
     def ask(self, context: Context) -> Value:
         """Take a sample and compare it with the one before; return one [code, value] a metric.
@@ -118,15 +119,12 @@ class Comparison:
     def _compare(self) -> Value:
         context, count = self._context, len(self._metrics)
         _HEAD.pack_into(self._buffer, 0, VERSION, count, self._older.value or 0, self._newer.value or 0)
-        for position, metric in enumerate(self._metrics):
-            _METRIC.pack_into(self._buffer, _HEAD.size + position * _METRIC.size, metric, UNTOUCHED, 0.0, 0, 0, 0)
+        first, end = _HEAD.size, _HEAD.size + len(self._fresh)
+        ctypes.memmove(ctypes.addressof(self._buffer) + first, self._fresh, len(self._fresh))
         context.mark(COMPARE)
         check(context, raw_function(context, COMPARE)(self._buffer))
-        found = []
-        for position in range(count):
-            _, code, value, *_ = _METRIC.unpack_from(self._buffer, _HEAD.size + position * _METRIC.size)
-            found.append([code, None if code else value])
-        return found
+        found = _METRIC.iter_unpack(memoryview(self._buffer)[first:end])
+        return [[code, None if code else value] for _, code, value, *_ in found]
 
 
 def _activity(context: Context) -> Value:

@@ -1,11 +1,10 @@
 """From the driver's answers to the catalogue: one file a group, as in `calls`."""
 
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Role
+from gpufleet.model.catalogue import CATALOGUE, Lane, Role
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.nvml import protocol
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS
-from gpufleet.readers.nvml.calls.call import Call
 from gpufleet.readers.nvml.mapping import (
     clocks,
     confidential,
@@ -22,7 +21,8 @@ from gpufleet.readers.nvml.mapping import (
     processes,
     vgpu,
 )
-from gpufleet.readers.nvml.mapping.row import NO_MODES, Modes, Row, first_labels, read, read_every, state
+from gpufleet.readers.nvml.mapping.lane import LaneRows, Memory
+from gpufleet.readers.nvml.mapping.row import NO_MODES, Modes, Row, read, state
 from gpufleet.readers.nvml.mapping.units import same
 from gpufleet.readers.nvml.parse import part_of
 from gpufleet.readers.nvml.protocol import Answer, DeviceRecord, InstanceRecord
@@ -58,52 +58,9 @@ TOTALS = {"mig": CATALOGUE["gpu_mig_devices"], "vgpu": CATALOGUE["gpu_vgpu_insta
 """How many parts of a kind a GPU has."""
 
 
-class _Lane:
-    """The rows of one lane, with the position of each one's call among the answers."""
-
-    def __init__(self, lane: Lane, rows: tuple[Row, ...], calls: tuple[Call, ...], *, every_role: bool = False) -> None:
-        positions = {call.key: position for position, call in enumerate(calls)}
-        mine = [(row, CATALOGUE[row.metric]) for row in rows if CATALOGUE[row.metric].lane is lane]
-        located = [(row, metric, positions[row.call]) for row, metric in mine]
-        self.plain = tuple([one for one in located if not one[1].dims])
-        self.labelled = tuple([one for one in located if one[1].dims])
-        self._every_role = every_role
-
-    def map(self, answers: tuple[Answer, ...], modes: Modes) -> tuple[dict[str, Value | Absent], list[DimValue]]:
-        values: dict[str, Value | Absent] = {}
-        dims: list[DimValue] = []
-        for row, metric, position in self.plain:
-            if self._is_told(metric, modes):
-                values[metric.name] = read(row, metric, answers[position], modes)
-        for row, metric, position in self.labelled:
-            if not self._is_told(metric, modes):
-                continue
-            if row.every:
-                found = read_every(row, metric, answers[position], modes)
-                dims += [DimValue(metric.name, labels, value) for labels, value in found]
-            else:
-                dims.append(DimValue(metric.name, row.labels, read(row, metric, answers[position], modes)))
-        return values, dims
-
-    def absent(self, why: Absent) -> tuple[dict[str, Value | Absent], list[DimValue]]:
-        values: dict[str, Value | Absent] = {
-            metric.name: why for _, metric, _ in self.plain if self._is_told(metric, NO_MODES)
-        }
-        dims = [
-            DimValue(metric.name, first_labels(row), why)
-            for row, metric, _ in self.labelled
-            if self._is_told(metric, NO_MODES) and not row.silent
-        ]
-        return values, dims
-
-    def _is_told(self, metric: Metric, modes: Modes) -> bool:
-        """Whether it is told of a device in these modes; a part of a GPU is in no role, and tells all it has."""
-        return self._every_role or metric.role is None or metric.role in modes.roles
-
-
-_LANES = {lane: _Lane(lane, ROWS, CALLS[lane]) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC)}
+_LANES = {lane: LaneRows(lane, ROWS, CALLS[lane]) for lane in (Lane.FAST, Lane.SLOW, Lane.STATIC)}
 _INSTANCE_LANES = {
-    kind: {lane: _Lane(lane, rows, INSTANCE_CALLS[kind][lane], every_role=True) for lane in _LANES}
+    kind: {lane: LaneRows(lane, rows, INSTANCE_CALLS[kind][lane], every_role=True) for lane in _LANES}
     for kind, rows in INSTANCE_ROWS.items()
 }
 _FROM_ELSEWHERE = {"gpu_state", "gpu_pci_address", MIG_MODE.name, MIG_PENDING.name, VIRTUALIZATION_MODE.name}
@@ -111,10 +68,16 @@ _SUPPORTED = clocks.SUPPORTED_ROW
 _SUPPORTED_AT = [call.key for call in CALLS["static"]].index(_SUPPORTED.call)
 
 
-def map_device(record: DeviceRecord, lane: Lane) -> Readings:
-    """Return the readings of a device that answered, without what is known of it from elsewhere."""
+def map_device(record: DeviceRecord, lane: Lane, memory: Memory | None = None) -> Readings:
+    """Return the readings of a device that answered, without what is known of it from elsewhere.
+
+    Args:
+        record: its answers.
+        lane: which they are of.
+        memory: of the pass before of this lane over this device, if there was one.
+    """
     modes = modes_of(record)
-    values, dims = _LANES[lane].map(record.answers, modes)
+    values, dims = _LANES[lane].map(record.answers, modes, memory or Memory())
     if lane is MIG_MODE.lane:
         values[MIG_MODE.name] = state(MIG_MODE, part_of(record.mig, 0), modes)
         values[MIG_PENDING.name] = state(MIG_PENDING, part_of(record.mig, 1), modes)
@@ -132,7 +95,7 @@ def map_device(record: DeviceRecord, lane: Lane) -> Readings:
 
 def map_instance(record: InstanceRecord, lane: Lane) -> Readings:
     """Return the readings of an instance that answered, without what is known of it from elsewhere."""
-    values, dims = _INSTANCE_LANES[record.kind][lane].map(record.answers, NO_MODES)
+    values, dims = _INSTANCE_LANES[record.kind][lane].map(record.answers, NO_MODES, Memory())
     return _identity_values(record.kind, record.identity, lane) | values, tuple(dims)
 
 

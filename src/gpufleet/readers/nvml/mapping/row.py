@@ -1,7 +1,7 @@
 """What a row of the mapping says, and how it is read."""
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Metric, Role, ValueType
@@ -100,7 +100,7 @@ def read(row: Row, metric: Metric, answer: Answer, modes: Modes) -> Value | Abse
     if row.entry is not None and not answer.code:
         answer = entry_of(answer, row.entry)
         call = row.inner or call
-    return _value(row, metric, answer, call, modes)
+    return _value(row, metric, answer.code, answer.value, call, modes)
 
 
 def read_every(
@@ -118,15 +118,16 @@ def read_every(
         if not row.silent:
             yield first, why_absent(metric, missing, label_of(answer.asked), modes)
         return
-    found = [_entry(row, answer, listed, position) for position in row.positions or range(len(listed.value))]
+    entries = listed.value
+    found = [_entry(row, answer, entries, position) for position in row.positions or range(len(entries))]
     untold = _NOT_SUPPORTED if isinstance(row.field, tuple) else _UNSUPPORTED
-    none = all(entry.code in untold for _, entry in found)
-    for order, (used, entry) in enumerate(found):
-        if row.sparse and entry.code in untold and not (none and order == 0 and not row.silent):
+    none = all(code in untold for _, code, _ in found)
+    for order, (used, code, raw) in enumerate(found):
+        if row.sparse and code in untold and not (none and order == 0 and not row.silent):
             continue
         name = row.names[order] if row.names else str(order)
         call = f"FI {row.field[order]}" if isinstance(row.field, tuple) else used.inner or label_of(answer.asked)
-        yield (name, *row.labels), _value(used, metric, entry, call, modes)
+        yield (name, *row.labels), _value(used, metric, code, raw, call, modes)
 
 
 def first_labels(row: Row) -> tuple[str, ...]:
@@ -134,14 +135,27 @@ def first_labels(row: Row) -> tuple[str, ...]:
     return (row.names[0] if row.names else "0", *row.labels) if row.every else row.labels
 
 
-def _entry(row: Row, answer: Answer, listed: Answer, position: int) -> tuple[Row, Answer]:
-    """Return one entry, and the row by which it is read."""
-    entry = entry_of(listed, position)
-    if entry.code in _UNSUPPORTED and row.instead is not None:
-        other = entry_of(part_of(answer, row.instead.part), position)
-        if other.code not in _UNSUPPORTED:
-            return row.instead, other
-    return row, entry
+def _entry(row: Row, answer: Answer, entries: list[Any], position: int) -> tuple[Row, int, protocol.Value]:
+    """Return the row by which one entry is read, its code and its value."""
+    code, raw = _coded(entries, position)
+    if code in _UNSUPPORTED and row.instead is not None:
+        other = part_of(answer, row.instead.part)
+        if not other.code and isinstance(other.value, list):
+            other_code, other_raw = _coded(other.value, position)
+            if other_code not in _UNSUPPORTED:
+                return row.instead, other_code, other_raw
+    return row, code, raw
+
+
+def _coded(entries: list[Any], position: int) -> tuple[int, protocol.Value]:
+    """Return the code and the value of one entry of a list; an entry that is no [code, value] is a value."""
+    if position >= len(entries):
+        return protocol.UNTOUCHED, None
+    entry = entries[position]
+    if not isinstance(entry, list) or len(entry) != 2:
+        return 0, entry
+    code, raw = entry
+    return (code if isinstance(code, int) else protocol.UNTOUCHED), raw
 
 
 def state(metric: Metric, answer: Answer, modes: Modes) -> Value | Absent:
@@ -163,15 +177,15 @@ def by_nature(metric: Metric, reason: Reason) -> bool:
     return any(case.reason is reason for case in metric.absent_when)
 
 
-def _value(row: Row, metric: Metric, answer: Answer, call: str, modes: Modes) -> Value | Absent:
-    if answer.code:
-        return why_absent(metric, answer, call, modes)
-    if is_sentinel(answer.value, row.bits):
+def _value(row: Row, metric: Metric, code: int, raw: protocol.Value, call: str, modes: Modes) -> Value | Absent:
+    if code:
+        return why_absent(metric, Answer(code, raw), call, modes)
+    if is_sentinel(raw, row.bits):
         return Absent(Reason.INVALID_VALUE, call)
     if row.convert is None:
-        return state_of(metric, answer.value, call)
+        return state_of(metric, raw, call)
     try:
-        value = row.convert(answer.value)
+        value = row.convert(raw)
     except (TypeError, ValueError):
         return Absent(Reason.INVALID_VALUE, call)
     if value is None:
