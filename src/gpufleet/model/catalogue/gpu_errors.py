@@ -38,6 +38,7 @@ ERROR_METRICS = (
     row(105, "gpu_sram_threshold_exceeded", GAUGE, INT, "",
         "1 if uncorrected errors in on-chip memory are so many that the board should be replaced, else 0",
         high=1, lane=SLOW, storage=TAIL, nvml=("nvmlDeviceGetSramEccErrorStatus.bThresholdExceeded",),
+        smi=("ecc.errors.uncorrected.aggregate.sram.thresholdExceeded",),
         absent=(NO_ECC, OLD_DRIVER)),
     row(106, "gpu_row_remap_banks", GAUGE, INT, "",
         "Memory banks, by how many spare rows are left in them",

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.readers.nvidia_smi.mapping.devices import WHOLE, Asked, Modes
 from gpufleet.readers.nvidia_smi.mapping.rows import ACTIVE, FAN, FAN_QUERY, MASK, PATHS, PROCESSES, QUERIES, SUMS
+from gpufleet.readers.nvidia_smi.mapping.tables import SUPPORTED, TABLES, fields_of
 
 HELP = ("--help-query-gpu",)
 LOG = ("-q", "-x")
@@ -56,6 +57,14 @@ def plan_of(lane: Lane, offered: Collection[str], modes: Iterable[Modes]) -> Pla
             missing.add(metric)
         else:
             columns.append(field)
+    for metric in (*TABLES, SUPPORTED):
+        if CATALOGUE[metric].lane is lane:
+            fields = fields_of(metric, offered)
+            columns += fields
+            if fields or metric not in TABLES or lane is not Lane.STATIC:
+                metrics.add(metric)
+            if not fields:
+                missing.add(metric)
     if MASK in metrics:
         metrics.add(ACTIVE)
     apps = lane is Lane.FAST and not log

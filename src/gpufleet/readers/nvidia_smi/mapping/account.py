@@ -14,6 +14,7 @@ from gpufleet.readers.nvidia_smi.mapping.rows import (
     SUMS,
     VGPU_PATHS,
 )
+from gpufleet.readers.nvidia_smi.mapping.tables import BY_QUERY, PATHS_READ
 from gpufleet.readers.nvidia_smi.mapping.unread import why_unread
 
 _AGAIN = re.compile(r"\[[0-9]+\]$")
@@ -45,9 +46,10 @@ def _with_containers(paths: set[str]) -> frozenset[str]:
     return frozenset(known)
 
 
-READ_OF_CSV = frozenset(_names(QUERIES) | READ_ELSEWHERE)
+READ_OF_CSV = frozenset(_names(QUERIES) | READ_ELSEWHERE | BY_QUERY.keys())
 READ_OF_GPU = _with_containers(
     _names(PATHS)
+    | PATHS_READ
     | _names(REASON_PATHS)
     | READ_ELSEWHERE
     | {path for alternatives in SUMS.values() for parts in alternatives for path in parts}

@@ -31,6 +31,14 @@ from gpufleet.readers.nvidia_smi.mapping.rows import (
     VGPU_MACHINE_KIND,
     VGPU_PATHS,
 )
+from gpufleet.readers.nvidia_smi.mapping.tables import (
+    BY_QUERY,
+    SUPPORTED,
+    TABLES,
+    first_labels,
+    map_table,
+    query_of,
+)
 from gpufleet.readers.nvidia_smi.mapping.values import is_active, read, total
 
 Reads = dict[str, Value | Absent]
@@ -66,7 +74,7 @@ class Asked(NamedTuple):
     missing: frozenset[str] = frozenset()
 
 
-WHOLE = Asked(frozenset(PATHS) | frozenset(SUMS) | {PROCESSES, MIG_DEVICES, ACTIVE, FAN})
+WHOLE = Asked(frozenset(PATHS) | frozenset(SUMS) | frozenset(TABLES) | {PROCESSES, MIG_DEVICES, ACTIVE, FAN})
 """What `-q` and `-q -x` answer for."""
 
 _BY_QUERY = {name: metric for metric, names in QUERIES.items() for name in names} | {FAN_QUERY: FAN}
@@ -74,7 +82,9 @@ _BY_QUERY = {name: metric for metric, names in QUERIES.items() for name in names
 
 def asked_by_columns(columns: Iterable[str]) -> Asked:
     """Return what a CSV output with these columns answers for."""
-    metrics = {_BY_QUERY[column] for column in columns if column in _BY_QUERY}
+    asked = list(columns)
+    metrics = {_BY_QUERY[column] for column in asked if column in _BY_QUERY}
+    metrics.update(*(BY_QUERY.get(column, ()) for column in asked))
     return Asked(frozenset(metrics | ({ACTIVE} if MASK in metrics else set())))
 
 
@@ -107,7 +117,22 @@ def map_gpu(record: DeviceRecord, lane: Lane, asked: Asked, modes: Modes) -> Rea
         dims += _active(record, values.get(MASK), modes)
     if lane is Lane.FAST and FAN in asked.metrics:
         dims.append(DimValue(FAN, ("0",), _judged(CATALOGUE[FAN], _fan(record, asked), modes)))
+    for name in _tables(lane, asked):
+        metric = CATALOGUE[name]
+        dims += [
+            DimValue(name, labels, _judged(metric, value, modes)) for labels, value in _table(metric, record, asked)
+        ]
     return values, tuple(dims)
+
+
+def _tables(lane: Lane, asked: Asked) -> list[str]:
+    return [name for name in (*TABLES, SUPPORTED) if name in asked.metrics and CATALOGUE[name].lane is lane]
+
+
+def _table(metric: Metric, record: DeviceRecord, asked: Asked) -> list[tuple[tuple[str, ...], Value | Absent]]:
+    if metric.name in asked.missing:
+        return [(first_labels(metric.name), Absent(Reason.NOT_IN_DRIVER, query_of(metric.name)))]
+    return map_table(metric, record)
 
 
 def absent_gpu(why: Absent, lane: Lane, asked: Asked, modes: Modes) -> Readings:
@@ -121,6 +146,7 @@ def absent_gpu(why: Absent, lane: Lane, asked: Asked, modes: Modes) -> Readings:
         dims += [DimValue(ACTIVE, (name,), why) for name, _ in CLOCK_EVENT_REASONS]
     if lane is Lane.FAST and FAN in asked.metrics:
         dims.append(DimValue(FAN, ("0",), why))
+    dims += [DimValue(name, first_labels(name), why) for name in _tables(lane, asked)]
     return values, tuple(dims)
 
 

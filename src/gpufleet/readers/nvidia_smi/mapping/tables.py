@@ -1,0 +1,207 @@
+"""Metrics with dimensions: where each of their readings stands in nvidia-smi's outputs, and how they are read.
+
+Paths as in `rows`; where both formats print something, their names differ. What a chip does not count it prints as
+`N/A`: such a reading is left out, unless all of its metric are.
+"""
+
+from collections.abc import Collection, Iterator
+from itertools import groupby
+from typing import NamedTuple
+
+from gpufleet.codecs.nvidia_smi.records import DeviceRecord, lookup
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Metric
+from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
+from gpufleet.model.reading import Value
+from gpufleet.readers.nvidia_smi.mapping.values import read
+
+SUPPORTED = "gpu_clock_event_supported"
+SUPPORTED_QUERIES = CATALOGUE[SUPPORTED].nvidia_smi
+_MASK = CATALOGUE["gpu_clock_event_reasons_mask"]
+
+
+class Place(NamedTuple):
+    """Where one reading stands.
+
+    Attributes:
+        metric: catalogue name.
+        labels: values of the metric's dimensions.
+        queries: names of `--query-gpu`, the first that is offered counts.
+        paths: of XML and text, the first that is there counts.
+    """
+
+    metric: str
+    labels: tuple[str, ...]
+    queries: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+
+def _clock_events() -> Iterator[Place]:
+    folder = "clocks_event_reasons_counters"
+    for label, query, xml, text in (
+        ("sw_power_cap", "sw_power_cap", "sw_power_cap", "sw_power_capping"),
+        ("sync_boost", "sync_boost", "sync_boost", "sync_boost"),
+        ("sw_thermal", "sw_thermal_slowdown", "sw_therm_slowdown", "sw_thermal_slowdown"),
+        ("hw_thermal", "hw_thermal_slowdown", "hw_therm_slowdown", "hw_thermal_slowdown"),
+        ("hw_power_brake", "hw_power_brake_slowdown", "hw_power_brake", "hw_power_braking"),
+    ):
+        paths = (f"{folder}/{folder}_{xml}", f"{folder}/{text}")
+        yield Place("gpu_clock_event_seconds_total", (label,), (f"{folder}.{query}",), paths)
+
+
+_LOCATIONS = {
+    "l1_cache": ("l1_cache",),
+    "l2_cache": ("l2_cache",),
+    "dram": ("dram", "device_memory"),
+    "register_file": ("register_file",),
+    "texture_memory": ("texture_memory",),
+    "cbu": ("cbu",),
+    "sram": ("sram",),
+}
+"""Place of the catalogue to the names that CSV has for it. XML and text tell of DRAM and SRAM only."""
+
+_SEVERITIES = {"corrected": "correctable", "uncorrected": "uncorrectable"}
+_COUNTERS = {"volatile": "gpu_ecc_location_errors_total", "aggregate": "gpu_ecc_location_lifetime_errors_total"}
+
+
+def _ecc() -> Iterator[Place]:
+    for counter, metric in _COUNTERS.items():
+        for severity, word in _SEVERITIES.items():
+            for location, names in _LOCATIONS.items():
+                queries = tuple(f"ecc.errors.{severity}.{counter}.{name}" for name in names)
+                path = f"ecc_errors/{counter}/{location}_{word}"
+                yield Place(metric, (location, severity), queries, (path,) if location in ("dram", "sram") else ())
+    for counter, metric in (("volatile", "gpu_sram_errors_total"), ("aggregate", "gpu_sram_lifetime_errors_total")):
+        query, path = f"ecc.errors.uncorrected.{counter}.sram", f"ecc_errors/{counter}/sram_uncorrectable"
+        yield Place(metric, ("parity",), (f"{query}.parity",), (f"{path}_parity",))
+        yield Place(metric, ("secded",), (f"{query}.secded",), (f"{path}_secded", f"{path}_sec_ded"))
+        corrected = f"ecc.errors.corrected.{counter}.sram"
+        yield Place(metric, ("corrected",), (corrected,), (f"ecc_errors/{counter}/sram_correctable",))
+    for unit, short, word in (
+        ("l2_cache", "l2", "l2"),
+        ("sm", "sm", "sm"),
+        ("pcie", "pcie", "pcie"),
+        ("microcontroller", "mcu", "microcontroller"),
+        ("other", "other", "other"),
+    ):
+        yield Place(
+            "gpu_sram_uncorrected_lifetime_errors_total",
+            (unit,),
+            (f"ecc.errors.uncorrected.aggregate.sram.{short}",),
+            (f"ecc_errors/aggregate_uncorrectable_sram_sources/sram_{word}",),
+        )
+
+
+def _spares() -> Iterator[Place]:
+    folder = "remapped_rows"
+    for name in ("max", "high", "partial", "low", "none"):
+        paths = (
+            f"{folder}/row_remapper_histogram/row_remapper_histogram_{name}",
+            f"{folder}/bank_remap_availability_histogram/{name}",
+        )
+        yield Place("gpu_row_remap_banks", (name,), (f"{folder}.histogram.{name}",), paths)
+    for cause, word in (("correctable", "corr"), ("uncorrectable", "unc")):
+        yield Place("gpu_remapped_rows_inactive", (cause,), (), (f"{folder}/remapped_row_{word}_inactive",))
+    for cause, query, xml in (
+        ("single_bit", "single_bit_ecc", "multiple_single_bit_retirement"),
+        ("double_bit", "double_bit", "double_bit_retirement"),
+    ):
+        paths = (f"retired_pages/{xml}/retired_count", f"retired_pages/{cause}_ecc")
+        yield Place("gpu_retired_pages", (cause,), (f"retired_pages.{query}.count",), paths)
+
+
+def _thresholds() -> Iterator[Place]:
+    for label, xml, text in (
+        ("shutdown", "gpu_temp_max", "gpu_shutdown"),
+        ("slowdown", "gpu_temp_slow", "gpu_slowdown"),
+        ("memory_max", "gpu_temp_max_mem", "memory_max_operating"),
+        ("gpu_max", "gpu_temp_max_gpu", "gpu_max_operating"),
+    ):
+        paths = (f"temperature/{xml}_threshold", f"temperature/{text}_temp")
+        yield Place("gpu_temperature_threshold_celsius", (label,), (), paths)
+    for label, xml, text in (
+        ("shutdown", "gpu_temp_max", "gpu_shutdown"),
+        ("slowdown", "gpu_temp_slow", "gpu_slowdown"),
+        ("memory_max", "gpu_temp_max_mem", "memory_max_operating"),
+        ("gpu_max", "gpu_temp_max_gpu", "gpu_max_operating"),
+    ):
+        paths = (f"temperature/{xml}_tlimit_threshold", f"temperature/{text}_t_limit_temp")
+        yield Place("gpu_temperature_margin_threshold_celsius", (label,), (), paths)
+
+
+TABLES: dict[str, tuple[Place, ...]] = {
+    metric: tuple(places)
+    for metric, places in groupby(
+        sorted((*_clock_events(), *_ecc(), *_spares(), *_thresholds()), key=lambda place: place.metric),
+        key=lambda place: place.metric,
+    )
+}
+"""Metric with dimensions to its places."""
+
+BY_QUERY: dict[str, frozenset[str]] = {
+    query: frozenset(metric for metric, places in TABLES.items() if any(query in place.queries for place in places))
+    for places in TABLES.values()
+    for place in places
+    for query in place.queries
+} | dict.fromkeys(SUPPORTED_QUERIES, frozenset({SUPPORTED}))
+"""Field of CSV to the metrics that it is a reading of."""
+
+PATHS_READ = frozenset(path for places in TABLES.values() for place in places for path in place.paths)
+
+
+def first_labels(metric: str) -> tuple[str, ...]:
+    """Return the labels under which it is told why a metric has no reading."""
+    return TABLES[metric][0].labels if metric in TABLES else (CLOCK_EVENT_REASONS[0][0],)
+
+
+def query_of(metric: str) -> str:
+    """Return the field of CSV by which the first of a metric's readings is named, or its path."""
+    if metric == SUPPORTED:
+        return SUPPORTED_QUERIES[0]
+    place = TABLES[metric][0]
+    return (*place.queries, *place.paths)[0]
+
+
+def map_table(metric: Metric, record: DeviceRecord) -> list[tuple[tuple[str, ...], Value | Absent]]:
+    """Return labels and reading of a metric's readings; where there is none, why, once, under the first labels."""
+    if metric.name == SUPPORTED:
+        return _supported(record)
+    told: list[tuple[tuple[str, ...], Value | Absent]] = []
+    why: Absent | None = None
+    for place in TABLES[metric.name]:
+        value = _reading(metric, place, record)
+        if isinstance(value, Absent) and value.reason in (Reason.NOT_SUPPORTED, Reason.NOT_REPORTED):
+            if why is None or (why.reason is Reason.NOT_REPORTED and value.reason is Reason.NOT_SUPPORTED):
+                why = value
+        else:
+            told.append((place.labels, value))
+    return told or [(first_labels(metric.name), why or Absent(Reason.NOT_REPORTED, metric.name))]
+
+
+def fields_of(metric: str, offered: Collection[str]) -> list[str]:
+    """Return the fields of CSV to ask for a metric of those that this nvidia-smi offers."""
+    places = [place.queries for place in TABLES[metric]] if metric in TABLES else [SUPPORTED_QUERIES]
+    first = [next((query for query in queries if query in offered), None) for queries in places]
+    return [query for query in first if query is not None]
+
+
+def _reading(metric: Metric, place: Place, record: DeviceRecord) -> Value | Absent:
+    for query in place.queries:
+        if query in record.fields:
+            return read(metric, record.fields[query], query)
+    for path in place.paths:
+        text = lookup(record.leaves, path)
+        if text is not None:
+            return read(metric, text, path)
+    return Absent(Reason.NOT_REPORTED, (*place.paths, *place.queries)[0])
+
+
+def _supported(record: DeviceRecord) -> list[tuple[tuple[str, ...], Value | Absent]]:
+    query = next((name for name in SUPPORTED_QUERIES if name in record.fields), None)
+    if query is None:
+        return [(first_labels(SUPPORTED), Absent(Reason.NOT_REPORTED, SUPPORTED_QUERIES[0]))]
+    mask = read(_MASK, record.fields[query], query)
+    if isinstance(mask, int):
+        return [((name,), int(bool(mask & bit))) for name, bit in CLOCK_EVENT_REASONS]
+    why = mask if isinstance(mask, Absent) else Absent(Reason.INVALID_VALUE, query)
+    return [((name,), why) for name, _ in CLOCK_EVENT_REASONS]
