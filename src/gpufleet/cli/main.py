@@ -19,6 +19,7 @@ from gpufleet.cli.allocation import allocation_app
 from gpufleet.cli.audit import audit
 from gpufleet.cli.cluster import cluster_app
 from gpufleet.cli.config import config_app
+from gpufleet.cli.dashboard import dashboard_app
 from gpufleet.cli.decode import decode
 from gpufleet.cli.doctor import doctor_app
 from gpufleet.cli.events import events
@@ -53,6 +54,7 @@ GROUPS = {
     "token": token_app,
     "config": config_app,
     "guest": guest_app,
+    "dashboard": dashboard_app,
     "simulate": simulate_app,
 }
 """Commands that have commands of their own."""

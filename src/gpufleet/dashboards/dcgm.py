@@ -1,0 +1,74 @@
+"""The usual panels of dcgm-exporter's names: they work with its pages, and with our own under its dialect."""
+
+from gpufleet.dashboards.panel import Dashboard, Look, Panel, Query, Row, Variable
+
+GPUS = 'Hostname=~"$node",gpu=~"$gpu"'
+LEGEND = "{{Hostname}} GPU {{gpu}} {{GPU_I_ID}}"
+
+_PANELS = (
+    # title, family, what is done with it, unit, high
+    ("Utilisation", "DCGM_FI_DEV_GPU_UTIL", "{}", "percent", 100.0),
+    ("Power", "DCGM_FI_DEV_POWER_USAGE", "{}", "watt", None),
+    ("Temperature", "DCGM_FI_DEV_GPU_TEMP", "{}", "celsius", None),
+    ("Memory temperature", "DCGM_FI_DEV_MEMORY_TEMP", "{}", "celsius", None),
+    ("Framebuffer used", "DCGM_FI_DEV_FB_USED", "{} * 1048576", "bytes", None),
+    ("Framebuffer free", "DCGM_FI_DEV_FB_FREE", "{} * 1048576", "bytes", None),
+    ("SM clock", "DCGM_FI_DEV_SM_CLOCK", "{} * 1000000", "hertz", None),
+    ("Memory clock", "DCGM_FI_DEV_MEM_CLOCK", "{} * 1000000", "hertz", None),
+    ("Graphics engine active", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "{}", "percentunit", 1.0),
+    ("Tensor cores active", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "{}", "percentunit", 1.0),
+    ("DRAM active", "DCGM_FI_PROF_DRAM_ACTIVE", "{}", "percentunit", 1.0),
+    ("Memory copy utilisation", "DCGM_FI_DEV_MEM_COPY_UTIL", "{}", "percent", 100.0),
+    ("Encoder", "DCGM_FI_DEV_ENC_UTIL", "{}", "percent", 100.0),
+    ("Decoder", "DCGM_FI_DEV_DEC_UTIL", "{}", "percent", 100.0),
+    ("PCIe sent", "DCGM_FI_PROF_PCIE_TX_BYTES", "{}", "Bps", None),
+    ("PCIe received", "DCGM_FI_PROF_PCIE_RX_BYTES", "{}", "Bps", None),
+    ("Power by energy", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "rate({}[$__rate_interval]) / 1000", "watt", None),
+    ("PCIe replays", "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "rate({}[$__rate_interval])", "cps", None),
+    ("Newest XID", "DCGM_FI_DEV_XID_ERRORS", "{}", "none", None),
+    ("Rows remapped, uncorrectable", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "{}", "none", None),
+)
+
+
+def dcgm_dashboard() -> Dashboard:
+    """Return it."""
+    panels = tuple(
+        Panel(
+            title=title,
+            help=family,
+            unit=unit,
+            queries=(Query(done.format(f"{family}{{{GPUS}}}"), LEGEND),),
+            low=0 if high else None,
+            high=high,
+        )
+        for title, family, done, unit, high in _PANELS
+    )
+    return Dashboard(
+        uid="gpufleet-dcgm",
+        title="GPUs by dcgm-exporter's names",
+        help="For pages of dcgm-exporter up to 4.8, and of gpufleet agent --dialect dcgm.",
+        variables=(
+            Variable(name="node", label="Node", query="label_values(DCGM_FI_DEV_FB_USED, Hostname)"),
+            Variable(name="gpu", label="GPU", query='label_values(DCGM_FI_DEV_FB_USED{Hostname=~"$node"}, gpu)'),
+        ),
+        rows=(
+            Row(
+                title="",
+                closed=False,
+                panels=(
+                    _stat("GPUs", f'count(DCGM_FI_DEV_FB_USED{{{GPUS},GPU_I_ID=""}})', "none"),
+                    _stat("Power", f"sum(DCGM_FI_DEV_POWER_USAGE{{{GPUS}}})", "watt"),
+                    _stat("Hottest", f"max(DCGM_FI_DEV_GPU_TEMP{{{GPUS}}})", "celsius"),
+                    _stat("Utilisation", f"avg(DCGM_FI_DEV_GPU_UTIL{{{GPUS}}})", "percent"),
+                    *panels,
+                ),
+            ),
+        ),
+    )
+
+
+def _stat(title: str, expression: str, unit: str) -> Panel:
+    return Panel(
+        title=title, help="Over all GPUs chosen", unit=unit, queries=(Query(expression, title),), look=Look.STAT,
+        width=6, height=4,
+    )  # fmt: skip

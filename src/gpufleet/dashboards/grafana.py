@@ -1,0 +1,125 @@
+"""A dashboard as Grafana's JSON (its "classic" model; schema version 39, of Grafana 10 and 11)."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from gpufleet.dashboards.panel import Dashboard, Look, Panel, Row, Variable
+
+SCHEMA = 39
+COLUMNS = 24
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+_OPTIONS: dict[Look, dict[str, Any]] = {
+    Look.SERIES: {
+        "legend": {"displayMode": "list", "placement": "bottom"},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    },
+    Look.STAT: {"reduceOptions": {"calcs": ["lastNotNull"]}, "colorMode": "none", "textMode": "value_and_name"},
+    Look.STATES: {"mergeValues": True, "showValue": "never", "legend": {"showLegend": False}},
+}
+
+
+def render_grafana(dashboard: Dashboard) -> str:
+    """Return the JSON document that Grafana imports."""
+    document = {
+        "uid": dashboard.uid,
+        "title": dashboard.title,
+        "description": dashboard.help,
+        "schemaVersion": SCHEMA,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "30s",
+        "tags": ["gpu", "gpufleet"],
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "browser",
+        "templating": {"list": [_source(), *(_variable(one) for one in dashboard.variables)]},
+        "annotations": {"list": []},
+        "panels": _rows(dashboard.rows),
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _source() -> dict[str, Any]:
+    return {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "hide": 0}
+
+
+def _variable(variable: Variable) -> dict[str, Any]:
+    return {
+        "name": variable.name,
+        "label": variable.label,
+        "type": "query",
+        "datasource": SOURCE,
+        "query": {"query": variable.query, "refId": variable.name},
+        "definition": variable.query,
+        "refresh": 2,
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",  # also series that do not have the label
+        "current": {"text": "All", "value": "$__all"},
+    }
+
+
+def _rows(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    panels: list[dict[str, Any]] = []
+    top, number = 0, 1
+    for row in rows:
+        placed, below = _placed(row.panels, top + bool(row.title), number + 1)
+        if row.title:
+            head = {"id": number, "type": "row", "title": row.title, "collapsed": row.closed, "panels": []}
+            panels.append({**head, "gridPos": {"x": 0, "y": top, "w": COLUMNS, "h": 1}})
+        if row.title and row.closed:
+            panels[-1]["panels"] = placed
+            top += 1
+        else:
+            panels += placed
+            top = below
+        number += 1 + len(placed)
+    return panels
+
+
+def _placed(panels: Iterable[Panel], top: int, number: int) -> tuple[list[dict[str, Any]], int]:
+    """Return panels from left to right and top to bottom, and the first row below them."""
+    found: list[dict[str, Any]] = []
+    x, y, height = 0, top, 0
+    for panel in panels:
+        if x + panel.width > COLUMNS:
+            x, y, height = 0, y + height, 0
+        found.append(_panel(panel, number + len(found), x, y))
+        x, height = x + panel.width, max(height, panel.height)
+    return found, y + height
+
+
+def _panel(panel: Panel, number: int, x: int, y: int) -> dict[str, Any]:
+    defaults: dict[str, Any] = {"unit": panel.unit}
+    if panel.low is not None:
+        defaults["min"] = panel.low
+    if panel.high is not None:
+        defaults["max"] = panel.high
+    if panel.look is Look.SERIES:
+        # A reading that is absent is a gap, and not a line between its neighbours.
+        defaults["custom"] = {"drawStyle": "line", "fillOpacity": 0, "spanNulls": False}
+    instant = panel.look is Look.STAT
+    return {
+        "id": number,
+        "type": panel.look.value,
+        "title": panel.title,
+        "description": panel.help,
+        "datasource": SOURCE,
+        "gridPos": {"x": x, "y": y, "w": panel.width, "h": panel.height},
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": _OPTIONS[panel.look],
+        "targets": [
+            {
+                "refId": chr(ord("A") + place),
+                "datasource": SOURCE,
+                "expr": query.expression,
+                "legendFormat": query.legend or "__auto",
+                "instant": instant,
+                "range": not instant,
+            }
+            for place, query in enumerate(panel.queries)
+        ],
+    }

@@ -1,0 +1,118 @@
+"""What a dashboard asks for is what our pages tell, and Prometheus answers each of its queries."""
+
+import datetime as dt
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.agent.slices import at_once
+from gpufleet.agent.stats import AgentStats
+from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.dashboards.dcgm import dcgm_dashboard
+from gpufleet.dashboards.grafana import COLUMNS, render_grafana
+from gpufleet.dashboards.native import SECTIONS, native_dashboard
+from gpufleet.dashboards.panel import Dashboard, Panel
+from gpufleet.exporters.agent_page import AgentPages
+from gpufleet.model.catalogue import ROWS, MetricKind
+from tests.support.everything import snapshot_of_everything
+from tests.support.serving import serving
+from tests.support.tsdb import prometheus
+from tests.support.waiting import wait_until
+
+DASHBOARDS = {"native": native_dashboard(), "dcgm": dcgm_dashboard()}
+EACH = pytest.mark.parametrize("dialect", DASHBOARDS)
+
+NAME = re.compile(r"\b(?:gpufleet|DCGM)_[A-Za-z0-9_]+")
+
+
+def page(growth: int = 0) -> bytes:
+    pages = AgentPages(("gpufleet", "dcgm-exporter"))
+    snapshot = snapshot_of_everything(dt.datetime.now(dt.UTC), growth)
+    pages.take(snapshot)
+    at_once(pages.update(snapshot, AgentStats(started_at=1, lanes={})))
+    return pages.page(openmetrics=False)
+
+
+def panels(dashboard: Dashboard) -> list[Panel]:
+    return [panel for row in dashboard.rows for panel in row.panels]
+
+
+def queries(dashboard: Dashboard) -> list[str]:
+    """Return every query, with all of each variable chosen."""
+    found = [query.expression for panel in panels(dashboard) for query in panel.queries]
+    return [re.sub(r"\$(cluster|node|gpu)\b", ".*", text).replace("$__rate_interval", "1m") for text in found]
+
+
+@EACH
+def test_every_name_is_on_the_page(dialect: str) -> None:
+    told = {series.name for series in TextParser().parse(page()).series}
+    dashboard = DASHBOARDS[dialect]
+    asked = " ".join([*queries(dashboard), *(variable.query for variable in dashboard.variables)])
+    names = set(NAME.findall(asked))
+    assert len(names) > 15
+    assert names - told == set()
+
+
+def test_the_native_one_has_every_metric_once() -> None:
+    assert tuple(metric for _, metrics in SECTIONS for metric in metrics) == ROWS
+    below = [panel for row in native_dashboard().rows[1:] for panel in row.panels]
+    asked = [re.findall(r"gpufleet_(\w+)\{", panel.queries[0].expression)[0] for panel in below]
+    assert asked == [metric.name for metric in ROWS if metric.kind is not MetricKind.INFO]
+    assert len({panel.title for panel in below}) > 0.9 * len(below)
+
+
+@EACH
+def test_it_is_grafanas_json(dialect: str) -> None:
+    document = json.loads(render_grafana(DASHBOARDS[dialect]))
+    every = [one for top in document["panels"] for one in (top, *top.get("panels", ()))]
+    ids = [panel["id"] for panel in every]
+    assert len(ids) == len(set(ids))
+    variables = {one["name"] for one in document["templating"]["list"]}
+    for panel in every:
+        if panel["type"] == "row":
+            continue
+        assert panel["datasource"]["uid"] == "${datasource}"
+        assert panel["description"]
+        for target in panel["targets"]:
+            assert set(re.findall(r"\$(?!__)(\w+)", target["expr"])) <= variables
+    for folded in (document["panels"], *(one["panels"] for one in document["panels"] if one.get("panels"))):
+        assert_nothing_overlaps([one["gridPos"] for one in folded])
+
+
+def assert_nothing_overlaps(places: list[dict[str, int]]) -> None:
+    taken: set[tuple[int, int]] = set()
+    for place in places:
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken
+        assert all(x < COLUMNS for x, _ in cells)
+        taken |= cells
+
+
+@pytest.fixture(scope="module")
+def ask(tmp_path_factory: pytest.TempPathFactory, peer: Callable[[str], Path]) -> Iterator[Callable[[str], list[Any]]]:
+    """Give what asks a real Prometheus that scrapes a page of everything, whose counters grow."""
+    scrapes = iter(range(1, 1_000_000))
+    folder = tmp_path_factory.mktemp("dashboards") / "prometheus"
+    with (
+        serving(lambda: page(next(scrapes))) as target,
+        prometheus(peer("prometheus"), folder, target) as database,
+    ):
+        grown = 'count_over_time(gpufleet_gpu_energy_joules_total{uuid="GPU-1"}[1m]) >= 3'
+        wait_until(lambda: database.ask(grown), seconds=60, what="three scrapes")
+        yield database.ask
+
+
+@pytest.mark.system
+@pytest.mark.timeout(180)
+@EACH
+def test_prometheus_answers_every_query_with_something(dialect: str, ask: Callable[[str], list[Any]]) -> None:
+    unanswered = [query for query in queries(DASHBOARDS[dialect]) if not ask(query)]
+    assert unanswered == []
