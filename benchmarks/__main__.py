@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-NAMES = ("agent", "page", "dcgm", "codec", "text", "spool", "store", "lists", "hub", "ingest", "relay")
+NAMES = ("agent", "guests", "page", "dcgm", "codec", "text", "spool", "store", "lists", "hub", "ingest", "relay")
 
 
 def main(asked: list[str]) -> int:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.agent.guests.gate import MAX_ERRORS, MAX_TEXT, MAX_VIEWS, admit
+from gpufleet.agent.guests.gate import MAX_ERRORS, MAX_EVENTS, MAX_TEXT, MAX_VIEWS, admit
 from gpufleet.codecs.batch import decode, encode
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.batch import Batch, MachineReport
@@ -71,11 +71,26 @@ def test_what_is_let_in_is_the_guests_own_and_can_travel(samples: list[Sample], 
     assert decode(encode(batch)).cluster == "c"
 
 
-def test_a_guest_tells_no_events_no_bus_and_no_identity() -> None:
+def test_a_guest_tells_no_bus_and_no_identity() -> None:
     bus = (PciFunction(address="0000:01:00.0", vendor=1, device=1, class_code=1),)
-    event = Event(kind="xid", code=79, at=1, view=None)
-    told = Round(events=(event,), inventory=bus, machine=Machine(name="another"))
-    assert admit(told) == Round()
+    assert admit(Round(inventory=bus, machine=Machine(name="another"))) == Round()
+
+
+def test_xids_of_its_own_devices_are_let_in_and_nothing_else_that_happens() -> None:
+    gpu = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
+    good = Event(kind="xid", code=79, at=5, view=gpu, attributes={"sources": "dcgm\x1b[2J" + "x" * 999})
+    others = (
+        Event(kind="xid", code=79, at=5, view=None),
+        Event(kind="xid", code=79, at=-5, view=gpu),
+        Event(kind="driver_reloaded", at=5, view=gpu),
+        Event(kind="xid", code=1, at=5, view=View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid="U")),
+        Event(kind="xid", code=1, at=5, view=View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU 1\n")),
+    )
+    (event,) = admit(Round(events=(good, *others))).events
+    assert event.view == View(kind=ViewKind.GPU, side=Side.GUEST, uuid="GPU-1")
+    assert (event.code, event.at, len(event.attributes["sources"])) == (79, 5, MAX_TEXT)
+    assert "\x1b" not in event.attributes["sources"]
+    assert len(admit(Round(events=(good,) * 1000)).events) == MAX_EVENTS
 
 
 def test_more_devices_than_there_can_be_are_not_kept() -> None:

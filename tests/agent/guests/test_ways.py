@@ -29,10 +29,9 @@ GPU = Round(
 class Scripted:
     """A reader that does what it is told, and counts."""
 
-    lanes = (Lane.STATIC, Lane.FAST, Lane.SLOW)
-
     def __init__(self, outcome: Round | Exception | None = None) -> None:
         self.outcome, self.asked = outcome, 0
+        self.lanes: tuple[Lane, ...] = (Lane.STATIC, Lane.FAST, Lane.SLOW)
 
     @property
     def name(self) -> str:
@@ -81,6 +80,18 @@ async def test_the_first_that_answers_is_remembered() -> None:
         assert (await reader.read(Lane.FAST)).samples
     assert (absent.asked, smi.asked, last.asked) == (1, 3, 0)
     assert reader.chosen == "b"
+
+
+async def test_events_are_asked_of_the_way_that_answers_and_no_way_is_looked_for() -> None:
+    smi, engine = Scripted(failed(Reason.NO_DRIVER)), Scripted(GPU)
+    engine.lanes = (*engine.lanes, Lane.EVENT)
+    reader = first(Way(name="a", reader=smi), Way(name="b", reader=engine))
+    assert await reader.read(Lane.EVENT) == Round()
+    assert (smi.asked, engine.asked) == (0, 0)
+    await reader.read(Lane.FAST)
+    engine.outcome = Round()
+    assert await reader.read(Lane.EVENT) == Round()
+    assert (smi.asked, engine.asked) == (1, 2)
 
 
 async def test_one_failure_is_no_reason_to_ask_elsewhere_and_many_are() -> None:

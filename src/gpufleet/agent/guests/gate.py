@@ -12,6 +12,8 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
+from gpufleet.model.event import Event
+from gpufleet.model.event_kinds import EventKind
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.round import Round
@@ -24,6 +26,7 @@ MAX_VIEWS = 256
 MAX_DIMS = 4096
 """Values with dimensions in one sample: 256 processors in 8 modes are half of that."""
 
+MAX_EVENTS, MAX_ATTRIBUTES = 64, 8
 MAX_TEXT = 256
 MAX_ERRORS = 4
 MAX_ERROR = 300
@@ -35,7 +38,7 @@ _INT64, _UINT64 = -(2**63), 2**64
 
 
 def admit(told: Round) -> Round:
-    """Return what is let in of a pass. Events, inventories and evidence of identity are not: those are claims."""
+    """Return what is let in of a pass. Inventories and evidence of identity are not: those are claims."""
     samples: list[Sample] = []
     views, left_out = 0, False
     for sample in told.samples:
@@ -50,7 +53,24 @@ def admit(told: Round) -> Round:
         errors = ["devices without a proper name, or beyond the number that is read, are left out", *errors][
             :MAX_ERRORS
         ]
-    return Round(samples=tuple(samples), errors=tuple(errors))
+    return Round(samples=tuple(samples), events=tuple(_events(told.events)), errors=tuple(errors))
+
+
+def _events(told: tuple[Event, ...]) -> Iterable[Event]:
+    """Let in what the driver said of a device of the guest's own: XIDs, and of those so many a pass."""
+    for event in told[:MAX_EVENTS]:
+        view = event.view
+        if event.kind != EventKind.XID or view is None or view.kind is ViewKind.VGPU or not _is_named(view):
+            continue
+        if not 0 < event.at < 1 << 62:
+            continue
+        texts = {_plain(key): _plain(text) for key, text in list(event.attributes.items())[:MAX_ATTRIBUTES]}
+        code = event.code if 0 <= event.code < 1 << 31 else 0
+        yield Event(view=_view(view), kind=event.kind, code=code, at=event.at, attributes=texts)
+
+
+def _plain(text: str) -> str:
+    return clean(text)[:MAX_TEXT]
 
 
 def _sample(sample: Sample) -> Sample:

@@ -19,6 +19,7 @@ from gpufleet.config.guests import GuestConfig
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event
 from gpufleet.model.guest import OK, REMOVED
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.reading import Sample, Value
@@ -38,7 +39,7 @@ EAGER_SECONDS, PATIENT_SECONDS, EAGER_FOR_SECONDS = 1.0, 5.0, 60.0
 """Between passes while it is awaited: at first, and after `EAGER_FOR_SECONDS`."""
 
 MAX_PENDING = 200
-"""Samples that wait for a batch; the oldest go first."""
+"""Samples, and events, that wait for a batch; the oldest go first."""
 
 MAX_VIEWS = 512
 """Devices that are remembered: one that shows others every time starts anew."""
@@ -99,6 +100,7 @@ class GuestWatch:
         self._shown: tuple[str, ...] = ()
         self._names: dict[str, str] = {}
         self._pending: deque[Sample] = deque(maxlen=MAX_PENDING)
+        self._events: deque[Event] = deque(maxlen=MAX_PENDING)
         self._statuses: dict[tuple[str, Lane], ReaderStatus] = {}
         self._told: Standing | None = None
         self._told_at = self._began
@@ -158,9 +160,13 @@ class GuestWatch:
         if not self._pending and not self._statuses:
             return None
         report = MachineReport(
-            machine=self.machine(hypervisor), samples=tuple(self._pending), readers=tuple(self._statuses.values())
+            machine=self.machine(hypervisor),
+            samples=tuple(self._pending),
+            events=tuple(self._events),
+            readers=tuple(self._statuses.values()),
         )
         self._pending.clear()
+        self._events.clear()
         self._statuses = {}
         return report
 
@@ -204,12 +210,17 @@ class GuestWatch:
             self._stamps.channel_open = self._clock.now_ns()
 
     def _take(self, outcome: Outcome) -> None:
+        events = outcome.round.events if outcome.round is not None else ()
+        known = self._state.statuses[outcome.status.reader, outcome.status.lane].state
+        if outcome.status.lane is Lane.EVENT and known is outcome.status.state and not events:
+            return  # nothing happened, and nobody waits to hear it
         if max(len(self._state.views()), len(self._names)) > MAX_VIEWS:
             self._start_anew()
         self._state.apply(outcome)
         self._statuses[outcome.status.reader, outcome.status.lane] = outcome.status
         if self._collects and outcome.round is not None:
             self._pending += outcome.round.samples
+            self._events += events
         answered = outcome.failure is None or outcome.failure.reason in HEARD
         if answered and self._stamps.first_answer is None:
             self._stamps.first_answer = outcome.ended_at

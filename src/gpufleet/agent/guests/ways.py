@@ -119,8 +119,8 @@ class FirstAnswer:
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        """Static, fast and slow."""
-        return (Lane.STATIC, Lane.FAST, Lane.SLOW)
+        """Every lane; a way without one gives nothing on it."""
+        return (Lane.STATIC, Lane.FAST, Lane.SLOW, Lane.EVENT)
 
     @property
     def chosen(self) -> str:
@@ -138,6 +138,8 @@ class FirstAnswer:
         Raises:
             ReaderError: if none answers; of all failures the one that tells most.
         """
+        if lane is Lane.EVENT and (self._chosen is None or lane not in self._chosen.reader.lanes):
+            return Round()  # events are asked of the way that answers, and no way is looked for because of them
         if self._chosen is not None:
             try:
                 done = await self._try(self._chosen, lane)
@@ -191,7 +193,11 @@ class FirstAnswer:
             told = admit(error.round) if error.round is not None else None
             raise ReaderError(reason, _said(way, error), round=told) from error
         self._opened()
-        if self._wants_devices and not any(sample.view is not None for sample in done.samples):
+        if (
+            self._wants_devices
+            and lane is not Lane.EVENT
+            and not any(sample.view is not None for sample in done.samples)
+        ):
             words = "; ".join(done.errors[:1]) or "it shows no GPU"
             raise ReaderError(Reason.NO_SUPPORTED_GPU, f"{way.name}: {words}", round=done)
         return done

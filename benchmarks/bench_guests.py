@@ -1,0 +1,90 @@
+"""Reading 64 virtual machines over SSH: seconds of a round, and the processor time of each.
+
+Method: one real sshd stands for all of them (each has a connection and a pin of its own); its nvidia-smi prints a
+captured GPU. A round is what an agent asks of a guest every 10 s: the GPU's fast table and its processes, and the
+files of processor, memory and network by one shell command. Connections are open and the way is remembered. Own
+processor time is this process's; sshd, its shells and the stand-in nvidia-smi run beside it on the same cores,
+where real guests would bring their own. The same again with one round every guest after the other says what a
+guest takes when nothing else runs.
+"""
+
+import asyncio
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.table import Table
+from gpufleet.agent.guests.guest import Access
+from gpufleet.agent.guests.ways import FirstAnswer
+from gpufleet.config.guests import GuestConfig, SshChannel
+from gpufleet.model.catalogue import Lane
+from gpufleet.wiring.clock import SystemClock
+from gpufleet.wiring.guests import reach
+from tests.support.guest_smi import GuestSmi
+from tests.support.sshd import USER, Guest
+
+GUESTS, ROUNDS = 64, 5
+
+
+def accesses(guest: Guest, pins: Path) -> list[Access]:
+    """Describe so many virtual machines that one sshd answers for."""
+    channel = SshChannel(address=f"127.0.0.1:{guest.port}", user=USER, key_file=str(guest.key_file))
+    uids = [f"00000000-0000-4000-8000-{number:012x}" for number in range(GUESTS)]
+    described = [GuestConfig(name=uid, vm_uuid=uid, channels=(channel,)) for uid in uids]
+    return [reach(one, pins, SystemClock()) for one in described]
+
+
+def readers_of(access: Access) -> tuple[FirstAnswer, FirstAnswer]:
+    """Return what an agent reads a virtual machine with."""
+    gpus = FirstAnswer("gpus", access.gpus, wants_devices=True, opened=lambda: None)
+    return gpus, FirstAnswer("host", access.host, wants_devices=False, opened=lambda: None)
+
+
+async def ask(readers: tuple[FirstAnswer, FirstAnswer]) -> int:
+    """Make one fast pass of everything; return readings."""
+    done = await asyncio.gather(*(reader.read(Lane.FAST) for reader in readers))
+    return sum(len(sample.values) + len(sample.dims) for one in done for sample in one.samples)
+
+
+async def measure(table: Table, guest: Guest, pins: Path) -> None:
+    """Connect to all, then measure rounds."""
+    every = accesses(guest, pins)
+    pairs = [readers_of(access) for access in every]
+    began = time.perf_counter()
+    for pair in pairs:
+        await ask(pair)
+    first = time.perf_counter() - began
+    table.row("first answer", f"{first / GUESTS * 1e3:.0f}", "", "", "")
+    for what, together in (("all at once", True), ("one by one", False)):
+        began, used = time.perf_counter(), time.process_time()
+        readings = 0
+        for _ in range(ROUNDS):
+            if together:
+                readings = sum(await asyncio.gather(*(ask(pair) for pair in pairs)))
+            else:
+                readings = sum([await ask(pair) for pair in pairs])
+        took, cost = time.perf_counter() - began, time.process_time() - used
+        each = took / ROUNDS / GUESTS * 1e3
+        own = cost / ROUNDS / GUESTS * 1e3
+        table.row(what, f"{each:.1f}", f"{took / ROUNDS:.2f}", f"{own:.2f}", str(readings // GUESTS))
+    for access in every:
+        for link in access.links:
+            await link.close()
+
+
+def main() -> int:
+    """Run and print."""
+    table = Table("Guests over SSH", "64 guests", "ms a guest", "s a round", "own CPU ms a guest", "readings")
+    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch, Guest() as guest:
+        GuestSmi(guest)
+        asyncio.run(measure(table, guest, Path(scratch)))
+    table.print()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"  peak resident {peak:.0f} MiB, asyncssh and {GUESTS} connections included")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
