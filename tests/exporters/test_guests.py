@@ -7,6 +7,7 @@ from gpufleet.exporters.clock_counts import ClockCounts
 from gpufleet.exporters.dcgm_exporter import add_dcgm
 from gpufleet.exporters.exposition import Page, Syntax, write_page
 from gpufleet.exporters.prometheus import PrometheusExporter
+from gpufleet.exporters.table import TableExporter
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device, Guest, Host, Snapshot
@@ -97,3 +98,15 @@ def test_a_hostile_name_cannot_leave_its_label() -> None:
     page = PrometheusExporter().render(with_guest(name='x"} 1\ninjected 2\\'))
     assert {labels["vm_name"] for _, labels, _ in series(page)} == {'x"} 1\ninjected 2\\'}
     assert "injected" not in {name for name, _, _ in series(page, ours=False)}
+
+
+def test_a_person_sees_guests_below_their_host() -> None:
+    snapshot = with_guest(device("GPU-guest", gpu_utilization_ratio=0.37))
+    screen = TableExporter().render(snapshot).decode()
+    host, _, own = screen.partition("guest    ml/train-0 6f1ed002-ab5 ok")
+    assert "GPU-guest" in own
+    assert "37 %" in own
+    assert "GPU-guest" not in host
+    broken = msgspec.structs.replace(snapshot.guests[0], state="no_driver", detail="words\x1b[2J of it", devices=())
+    screen = TableExporter().render(msgspec.structs.replace(snapshot, guests=(broken,))).decode()
+    assert "no_driver · words[2J of it" in screen

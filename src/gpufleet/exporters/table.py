@@ -1,6 +1,7 @@
 """The snapshot as one screen for a person."""
 
 import io
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -9,10 +10,12 @@ from rich.text import Text
 
 from gpufleet.exporters.table_processes import process_table
 from gpufleet.exporters.words import Words, bytes_words, percent_words, seconds_words, value_words
+from gpufleet.model.guest import OK as GUEST_OK
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.reading import Reading
-from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.snapshot import Device, Guest, Snapshot
 from gpufleet.model.status import ReaderState
+from gpufleet.model.text import clean
 from gpufleet.model.view import ViewKind
 
 NOTHING = "–"
@@ -53,17 +56,24 @@ class TableExporter:
         )
         console.print(_head(snapshot))
         if snapshot.devices:
-            gpus = _gpus(snapshot)
-            # On a terminal that is too narrow its rows wrap: half a figure would be another one.
-            roomy = console.options.update(max_width=MOST_COLUMNS)
-            console.width = max(self._width, Measurement.get(console, roomy, gpus).minimum)
-            console.print(gpus)
-            console.width = self._width
+            self._print_gpus(console, snapshot.devices)
             if (processes := process_table(snapshot)) is not None:
                 console.print(processes)
         for line in (*_host(snapshot), *_readers(snapshot)):
             console.print(line)
+        for guest in snapshot.guests:
+            console.print(_guest(guest))
+            if guest.devices:
+                self._print_gpus(console, guest.devices)
         return page.getvalue().encode()
+
+    def _print_gpus(self, console: Console, devices: Sequence[Device]) -> None:
+        gpus = _gpus(devices)
+        # On a terminal that is too narrow its rows wrap: half a figure would be another one.
+        roomy = console.options.update(max_width=MOST_COLUMNS)
+        console.width = max(self._width, Measurement.get(console, roomy, gpus).minimum)
+        console.print(gpus)
+        console.width = self._width
 
 
 def _head(snapshot: Snapshot) -> Text:
@@ -87,14 +97,27 @@ def _head(snapshot: Snapshot) -> Text:
     return line
 
 
-def _gpus(snapshot: Snapshot) -> Table:
+def _guest(guest: Guest) -> Text:
+    """Return a virtual machine's line: who it is, and how the agent gets on with it, in words of whoever said so."""
+    line = Text("guest    ", style="dim")
+    line.append(guest.machine.name, style="bold")
+    line.append(f" {guest.vm_uuid[:UUID_LETTERS]} ", style="dim")
+    good = guest.state == GUEST_OK
+    line.append(guest.state or NOTHING, style="green" if good else "red")
+    way = _text(guest.host.readings, "guest_way")
+    words = guest.detail or (f"by {way}" if good and way else "")
+    line.append(f" · {clean(words)}" if words else "", style="dim")
+    return line
+
+
+def _gpus(devices: Sequence[Device]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title, right in (
         ("#", True), ("GPU", False), ("UUID", False), ("PCI", False), ("util", True), ("memory", True), ("temp", True),
         ("power", True), ("state", False),
     ):  # fmt: skip
         table.add_column(title, justify="right" if right else "left", no_wrap=title not in WRAPPED, overflow="fold")
-    for device in snapshot.devices:
+    for device in devices:
         readings = device.readings
         state, good = _state(device)
         table.add_row(

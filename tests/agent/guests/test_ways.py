@@ -54,9 +54,10 @@ class Door:
     """A link that opens, or does not."""
 
     def __init__(self, problem: ChannelProblem | None = None) -> None:
-        self.problem = problem
+        self.problem, self.dialled = problem, 0
 
     async def open(self) -> None:
+        self.dialled += 1
         if self.problem is not None:
             raise ChannelError("closed", self.problem)
 
@@ -135,6 +136,19 @@ async def test_a_channels_problem_says_what_state_the_guest_is_in(problem: Chann
         await reader.read(Lane.FAST)
     assert caught.value.absence is reason
     assert not opened
+
+
+async def test_a_channel_that_does_not_open_is_dialled_once_a_pass() -> None:
+    shut, other = Door(ChannelProblem.TIMEOUT), Door()
+    asked = Scripted(GPU)
+    reader = first(
+        Way(name="a", reader=asked, link=shut),
+        Way(name="b", reader=Scripted(failed(Reason.NOT_ENABLED)), link=other),
+        Way(name="c", reader=asked, link=shut),
+    )
+    with pytest.raises(ReaderError) as caught:
+        await reader.read(Lane.FAST)
+    assert (shut.dialled, asked.asked, caught.value.absence) == (1, 0, Reason.NOT_ENABLED)
 
 
 async def test_a_channels_problem_is_found_behind_a_readers_error() -> None:

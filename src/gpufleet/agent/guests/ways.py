@@ -86,6 +86,10 @@ HEARD = frozenset(TELLING[1 : TELLING.index(Reason.TIMEOUT)])
 """Reasons that only somebody inside can give."""
 
 
+class _ShutError(ReaderError):
+    """The channel of a way does not open."""
+
+
 class FirstAnswer:
     """A reader over several ways: the first that gives something wins and is remembered until it fails for long."""
 
@@ -129,8 +133,8 @@ class FirstAnswer:
 
     @property
     def pass_seconds(self) -> float:
-        """What a pass may take: every way once."""
-        return self._try_seconds * len(self._ways) + 1
+        """What a pass may take: every way opened and asked once."""
+        return 2 * self._try_seconds * len(self._ways) + 1
 
     async def read(self, lane: Lane) -> Round:
         """Make one pass over the chosen way, or over each until one answers.
@@ -151,9 +155,15 @@ class FirstAnswer:
             self._failures = 0
             return done
         failures: list[ReaderError] = []
+        shut: list[Link] = []  # a channel that does not open is not dialled again for the next question over it
         for way in self._ways:
+            if any(way.link is link for link in shut):
+                continue
             try:
                 done = await self._try(way, lane)
+            except _ShutError as error:
+                failures.append(error)
+                shut += [way.link] if way.link is not None else []
             except ReaderError as error:
                 failures.append(error)
             else:
@@ -167,20 +177,28 @@ class FirstAnswer:
         for way in self._ways:
             await way.reader.close()
 
-    async def _try(self, way: Way, lane: Lane) -> Round:
+    async def _open(self, way: Way, link: Link) -> None:
         try:
             async with asyncio.timeout(self._try_seconds):
-                if way.link is not None:
-                    await way.link.open()
-                    self._opened()
+                await link.open()
+        except TimeoutError as error:
+            words = f"{way.name}: no answer within {self._try_seconds:g} s"
+            raise _ShutError(Reason.GUEST_UNREACHABLE, words) from error
+        except ChannelError as error:
+            raise _ShutError(_reason(error), _said(way, error)) from error
+        self._opened()
+
+    async def _try(self, way: Way, lane: Lane) -> Round:
+        if way.link is not None:
+            await self._open(way, way.link)
+        try:
+            async with asyncio.timeout(self._try_seconds):
                 if lane not in way.reader.lanes:
                     return Round()
                 done = admit(await way.reader.read(lane))
         except TimeoutError as error:
             words = f"{way.name}: no answer within {self._try_seconds:g} s"
             raise ReaderError(Reason.TIMEOUT, words) from error
-        except ChannelError as error:
-            raise ReaderError(_reason(error), _said(way, error)) from error
         except ReaderError as error:
             carried = _carried(error)
             if carried is not None and carried.problem is not ChannelProblem.FAILED:
