@@ -17,8 +17,9 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event, event_report
 from gpufleet.model.event_kinds import EventKind
 from gpufleet.model.machine import Machine
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue
-from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.snapshot import Guest, Host, Snapshot
 from gpufleet.model.time import NANOS
 from tests.support.passes import World, gpu
 from tests.support.snapshots import example_snapshot
@@ -33,13 +34,13 @@ def shown(world: World, *events: Event) -> Snapshot:
 
 
 def taken(source: OtlpMetrics) -> dict[str, OtlpMetric]:
-    parcel = source.take()
-    if parcel is None:
+    draft = source.take()
+    if draft is None:
         return {}
-    request = decode_metrics(parcel.body)
+    request = decode_metrics(draft.encode())
     assert not request.problems
     found = {metric.name: metric for metric in request.resources[0].metrics}
-    assert sum(len(metric.points) for metric in found.values()) == parcel.points
+    assert sum(len(metric.points) for metric in found.values()) == draft.points
     return found
 
 
@@ -52,6 +53,10 @@ def world() -> World:
     made = World({"host": (Lane.STATIC,), "nvml": (Lane.FAST, Lane.SLOW)})
     made.passed("host", Lane.STATIC, made.sample("host", Lane.STATIC, None, {"host_boot_timestamp_seconds": BOOT}))
     return made
+
+
+def see(starts: Starts, snapshot: Snapshot, agent_started: int) -> None:
+    starts.see(snapshot.host, snapshot.devices, snapshot.events, agent_started)
 
 
 def measure(world: World, joules: float, *, watts: float | Absent = 300.0) -> int:
@@ -97,9 +102,9 @@ def test_what_is_absent_or_stale_makes_no_point_and_comes_back(world: World) -> 
 def test_a_snapshot_of_everything(world: World) -> None:
     source = OtlpMetrics("east", {"team.name": "ml"}, world.clock.now_ns)
     at_once(source.offer(example_snapshot(), STATS))
-    parcel = source.take()
-    assert parcel is not None
-    (found,) = decode_metrics(parcel.body).resources
+    draft = source.take()
+    assert draft is not None
+    (found,) = decode_metrics(draft.encode()).resources
     assert found.attributes["team.name"] == "ml"
     assert found.attributes["host.id"] == "a" * 32
     points = {(metric.name, point.value) for metric in found.metrics for point in metric.points}
@@ -107,6 +112,33 @@ def test_a_snapshot_of_everything(world: World) -> None:
     assert ("hw.gpu.utilization", 0.0) in points  # a measured zero
     (received,) = [metric for metric in found.metrics if "system.network" in metric.name]
     assert received.points[0].value == 2**63 - 1
+
+
+def test_a_virtual_machine_is_a_resource_of_its_own(world: World) -> None:
+    at = measure(world, 100.0)
+    snapshot = shown(world)
+    (device,) = [one for one in snapshot.devices if one.uuid == gpu(0).uuid]
+    inside = msgspec.structs.replace(
+        device, sources=tuple(msgspec.structs.replace(one, provenance=Provenance.SLICE_GUEST) for one in device.sources)
+    )
+    guest = Guest(
+        machine=Machine(name="vm", machine_id="g"), namespace="ns", name="vm-1", vm_uuid="u", devices=(inside,),
+        host=Host(readings={}),
+    )  # fmt: skip
+    source = source_of(world)
+    at_once(source.offer(msgspec.structs.replace(snapshot, guests=(guest,)), STATS))
+    draft = source.take()
+    assert draft is not None
+    node, vm = decode_metrics(draft.encode()).resources
+    assert vm.attributes["host.name"] == "vm"
+    assert vm.attributes["gpufleet.hypervisor"] == node.attributes["host.name"] == vm.attributes["service.instance.id"]
+    assert (vm.attributes["gpufleet.vm.namespace"], vm.attributes["gpufleet.vm.uuid"]) == ("ns", "u")
+    (power,) = [metric.points for metric in vm.metrics if metric.name == "hw.power"]
+    assert [(point.at, point.attributes["gpufleet.provenance"]) for point in power] == [(at, "slice_guest")]
+    (energy,) = [metric.points for metric in vm.metrics if metric.name == "hw.energy"]
+    assert [point.start for point in energy] == [0]  # when the guest started is not known here: not the host's boot
+    (own,) = [metric.points for metric in node.metrics if metric.name == "hw.power"]
+    assert "gpufleet.provenance" not in own[0].attributes
 
 
 def test_a_counter_begins_with_the_boot_the_drivers_load_or_the_devices_reset(world: World) -> None:
@@ -142,7 +174,7 @@ def test_a_load_that_is_told_later_does_not_move_what_was_measured_before(world:
 
 def test_counters_with_another_beginning(world: World) -> None:
     starts = Starts()
-    starts.see(shown(world), 123)
+    see(starts, shown(world), 123)
     at = world.clock.now_ns()
     assert starts.of("host_network_receive_bytes_total", "", at) == BOOT * NANOS
     assert starts.of("host_kernel_log_lost_messages_total", "", at) == 123
@@ -150,7 +182,7 @@ def test_counters_with_another_beginning(world: World) -> None:
     assert starts.of("gpu_xid_events_total", gpu(0).key, at) == 0
     since = {"gpu_xid_watched_since_timestamp_seconds": 1_767_000_500.5}
     world.passed("nvml", Lane.SLOW, world.sample("nvml", Lane.SLOW, gpu(0), since))
-    starts.see(shown(world), 123)
+    see(starts, shown(world), 123)
     assert starts.of("gpu_xid_events_total", gpu(0).key, at) == 1_767_000_500_500_000_000
     assert starts.of("gpu_xid_events_total", gpu(0).key, 5) == 0  # nothing begins after it has a value
 
@@ -161,7 +193,7 @@ def test_the_boot_does_not_move_with_the_clocks(world: World) -> None:
         world.passed(
             "host", Lane.STATIC, world.sample("host", Lane.STATIC, None, {"host_boot_timestamp_seconds": boot})
         )
-        starts.see(shown(world), 0)
+        see(starts, shown(world), 0)
         assert starts.of("host_cpu_seconds_total", "", world.clock.now_ns()) == BOOT * NANOS
 
 
@@ -201,10 +233,10 @@ def test_events_are_log_records(world: World) -> None:
     event = Event(view=gpu(0), kind="xid", code=79, at=7 * NANOS, attributes=attributes)
     logs.tell(snapshot, [event, Event(view=None, kind="of_the_future", at=8 * NANOS)])
     at_once(logs.offer(snapshot, STATS))
-    parcel = logs.take()
-    assert parcel is not None
-    assert parcel.points == 2
-    first, second = decode_logs(parcel.body).resources[0].records
+    draft = logs.take()
+    assert draft is not None
+    assert draft.points == 2
+    first, second = decode_logs(draft.encode()).resources[0].records
     assert (first.event, first.body, first.at, first.severity) == (
         "gpufleet.xid",
         "XID 79: GPU has fallen off the bus",

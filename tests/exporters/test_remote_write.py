@@ -34,12 +34,12 @@ def source_of(clock: FakeClock, **changes: str) -> RemoteWriteSeries:
 
 def taken(source: RemoteWriteSeries) -> Rows:
     """Return what goes out: series to values (None is a stale marker) and instants, in their order."""
-    parcel = source.take()
-    if parcel is None:
+    draft = source.take()
+    if draft is None:
         return {}
-    request = WriteDecoder().decode_1(parcel.body)
+    request = WriteDecoder().decode_1(draft.encode())
     assert not request.problems
-    assert len(request.values) == parcel.points
+    assert len(request.values) == draft.points
     rows: Rows = {}
     for number, series in enumerate(request.series):
         value = None if number in request.stale else request.values[number]

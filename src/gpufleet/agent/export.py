@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Generator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import NamedTuple, Protocol
 
 from gpufleet.agent.slices import in_slices
 from gpufleet.agent.stats import AgentStats
@@ -12,6 +12,13 @@ from gpufleet.model.snapshot import Snapshot
 from gpufleet.sending.outlet import Outlet, OutletStats, Parcel
 
 log = logging.getLogger(__name__)
+
+
+class Draft(NamedTuple):
+    """A request that is not written yet: how many points or records are in it, and what writes its body."""
+
+    points: int
+    encode: Callable[[], bytes]
 
 
 class Source(Protocol):
@@ -25,8 +32,8 @@ class Source(Protocol):
         """Take events; the snapshot is the newest before them."""
         ...
 
-    def take(self) -> Parcel | None:
-        """Return everything gathered as one request, or None."""
+    def take(self) -> Draft | None:
+        """Return everything gathered as one request, or None. What is gathered later does not change it."""
         ...
 
 
@@ -38,7 +45,8 @@ class Export:
         self._source = source
         self._outlet = outlet
         self._interval = interval_seconds
-        self._defect = ""
+        self._draft: Draft | None = None
+        self._defects: dict[str, str] = {}  # of gathering and of writing, while there are any
 
     @property
     def name(self) -> str:
@@ -53,7 +61,7 @@ class Export:
     @property
     def capability(self) -> str:
         """`available`, or why it does not work."""
-        error = self._defect or self.stats.last_error
+        error = next(iter(self._defects.values()), self.stats.last_error)
         return f"failing: {error}" if error else "available"
 
     async def offer(self, snapshot: Snapshot, stats: AgentStats, events: Sequence[Event] = ()) -> None:
@@ -63,8 +71,10 @@ class Export:
                 self._source.tell(snapshot, events)
             await in_slices(self._source.offer(snapshot, stats))
         except Exception as error:  # one catch point of an export's own work, `_take` is the other
-            self._say(error)
+            self._failed("gathering", error)
             log.debug("export %s: defect", self.name, exc_info=True)
+        else:
+            self._defects.pop("gathering", None)
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -74,26 +84,31 @@ class Export:
 
     async def flush(self) -> None:
         """Send what is left, once."""
-        self._take()
+        await self._take()
         await self._outlet.flush()
 
     async def _keep_taking(self) -> None:
         while True:
             await asyncio.sleep(self._interval)
-            self._take()
+            await self._take()
 
-    def _take(self) -> None:
+    async def _take(self) -> None:
+        """Write what was gathered, beside the loop: it takes tens of milliseconds; a stop leaves it for the flush."""
         try:
-            parcel = self._source.take()
+            while (draft := self._draft or self._source.take()) is not None:
+                self._draft = draft
+                body = await asyncio.to_thread(draft.encode)
+                self._draft = None
+                self._outlet.put(Parcel(body, draft.points))
         except Exception as error:
-            self._say(error)
+            self._draft = None
+            self._failed("writing", error)
             log.debug("export %s: defect", self.name, exc_info=True)
-            return
-        if parcel is not None:
-            self._outlet.put(parcel)
+        else:
+            self._defects.pop("writing", None)
 
-    def _say(self, error: Exception) -> None:
+    def _failed(self, step: str, error: Exception) -> None:
         words = f"{type(error).__name__}: {error}"
-        if words != self._defect:
-            log.error("export %s: a defect, something is not told: %s", self.name, words)
-        self._defect = words
+        if words != self._defects.get(step):
+            log.error("export %s: a defect in %s, something is not told: %s", self.name, step, words)
+        self._defects[step] = words

@@ -92,7 +92,7 @@ NATIVE = Dialect(
     about_itself=tuple(
         PREFIX + name
         for name in (
-            *("agent_", "batches_", "build_info", "capability", "epoch_", "otlp_", "push_", "reader_"),
+            *("agent_", "batches_", "build_info", "capability", "epoch_", "export_", "otlp_", "push_", "reader_"),
             *("remote_write_", "spool_"),
         )
     ),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 import msgspec
 
 from gpufleet import __version__
+from gpufleet.agent.export import Draft
 from gpufleet.agent.stats import AgentStats
 from gpufleet.codecs.otlp.encode import encode_logs, encode_metrics
 from gpufleet.codecs.otlp.records import Attributes, Kind, LogRecord, OtlpMetric, Point, ResourceLogs, ResourceMetrics
@@ -21,13 +22,16 @@ from gpufleet.exporters.starts import Starts
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Reading
-from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.snapshot import Device, Guest, Host, Snapshot
 from gpufleet.model.time import to_ns
 from gpufleet.model.view import View
-from gpufleet.sending.outlet import Parcel
 
 SCOPE = "gpufleet"
+
+PROVENANCE, OWN_PROBE = OWN + "provenance", Provenance.HOST_LOCAL_PROBE
+"""Attribute of points that somebody else measured, or a guest; those of this host's own readers are without."""
 
 _KINDS = {
     Instrument.GAUGE: Kind.GAUGE,
@@ -57,9 +61,30 @@ def resource(machine: Machine, cluster: str, more: Mapping[str, str]) -> dict[st
     return {name: value for name, value in {**known, **more}.items() if value}
 
 
+def guest_resource(guest: Guest, node: Machine, cluster: str, more: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes of a virtual machine that `node`'s agent reads from inside: it is a host of its own."""
+    known = {
+        **resource(msgspec.structs.replace(guest.machine, name=guest.machine.name or guest.name), cluster, {}),
+        "service.instance.id": node.name,
+        OWN + "hypervisor": node.name,
+        OWN + "vm.namespace": guest.namespace,
+        OWN + "vm.name": guest.name,
+        OWN + "vm.uuid": guest.vm_uuid,
+    }
+    return {name: value for name, value in {**known, **more}.items() if value}
+
+
+class _Whose(msgspec.Struct):
+    """A machine: the attributes of its resource, and since when its counters count."""
+
+    attributes: dict[str, str]
+    starts: Starts
+
+
 class _Waiting(msgspec.Struct, frozen=True):
     """A point that is not sent yet. Where its sum begins is found when it is: events tell of loads a little later."""
 
+    whose: _Whose
     point: otel.Point
     device: str
     at: int
@@ -67,70 +92,89 @@ class _Waiting(msgspec.Struct, frozen=True):
 
 
 class OtlpMetrics:
-    """Gathers measurements for requests of metrics."""
+    """Gathers measurements for requests of metrics: one resource for the node, and one for each guest."""
 
     def __init__(self, cluster: str, attributes: Mapping[str, str], now_ns: Callable[[], int]) -> None:
         """Take the cluster's id, attributes of the resource beside those that are known, and the clock."""
         self._cluster = cluster
         self._more = attributes
-        self._fresh: Fresh[tuple[str, str, tuple[str, ...]]] = Fresh(now_ns)
+        self._fresh: Fresh[tuple[str, str, str, tuple[str, ...]]] = Fresh(now_ns)
         self._waiting: list[_Waiting] = []
-        self._starts = Starts()
-        self._machine: Machine | None = None
+        self._machines: dict[str, _Whose] = {}
 
     def offer(self, snapshot: Snapshot, stats: AgentStats) -> Generator[None, None, None]:
         """Take what is new in a snapshot, a device at each step."""
-        self._machine = snapshot.node
         self._fresh.look()
-        self._starts.see(snapshot, stats.started_at)
-        of_machine = _texts(snapshot.host.readings)
-        self._gather("", {}, snapshot.host.readings, snapshot)
-        for device in snapshot.devices:
-            yield
-            attributes = otel.device_attributes(_view(device), {**of_machine, **_texts(device.readings)})
-            self._gather(device.key, attributes, device.readings, device)
+        before, self._machines = self._machines, {}
+        whose = _Whose(resource(snapshot.node, self._cluster, self._more), _starts(before, ""))
+        whose.starts.see(snapshot.host, snapshot.devices, snapshot.events, stats.started_at)
+        yield from self._machine("", whose, snapshot.host, snapshot.devices)
+        for guest in snapshot.guests:
+            key = guest.vm_uuid or f"{guest.namespace}/{guest.name}"
+            attributes = guest_resource(guest, snapshot.node, self._cluster, self._more)
+            whose = _Whose(attributes, _starts(before, key))
+            whose.starts.see(guest.host, guest.devices, (), stats.started_at)
+            yield from self._machine(key, whose, guest.host, guest.devices)
 
     def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
         """Pass over events: they are logs."""
 
-    def take(self) -> Parcel | None:
+    def take(self) -> Draft | None:
         """Return everything gathered as one request, or None."""
         waiting, self._waiting = self._waiting, []
-        if not waiting or self._machine is None:
-            return None
-        metrics: dict[tuple[str, str, Instrument], OtlpMetric] = {}
+        resources: dict[int, ResourceMetrics] = {}
+        metrics: dict[tuple[int, str, str, Instrument], OtlpMetric] = {}
         for one in waiting:
-            point = one.point
-            metric = metrics.get((point.name, point.unit, point.instrument))
+            point, whose = one.point, id(one.whose.starts)
+            metric = metrics.get((whose, point.name, point.unit, point.instrument))
             if metric is None:
                 metric = OtlpMetric(point.name, _KINDS[point.instrument], [], point.unit, CATALOGUE[point.metric].help)
-                metrics[point.name, point.unit, point.instrument] = metric
-            start = 0 if point.instrument is Instrument.GAUGE else self._starts.of(point.metric, one.device, one.at)
+                metrics[whose, point.name, point.unit, point.instrument] = metric
+                of_machine = resources.setdefault(whose, ResourceMetrics(one.whose.attributes, [], SCOPE, __version__))
+                of_machine.metrics.append(metric)
+            start = 0 if point.instrument is Instrument.GAUGE else one.whose.starts.of(point.metric, one.device, one.at)
             metric.points.append(Point(point.value, one.at, start, one.attributes))
-        told = ResourceMetrics(
-            resource(self._machine, self._cluster, self._more), list(metrics.values()), SCOPE, __version__
-        )
-        return Parcel(encode_metrics([told]), len(waiting))
+        told = list(resources.values())
+        return Draft(len(waiting), lambda: encode_metrics(told)) if waiting else None
 
-    def _gather(
-        self, key: str, attributes: Mapping[str, str], readings: Mapping[str, Reading], of: "Device | Snapshot"
-    ) -> None:
-        dimensions = of.dimensions if isinstance(of, Device) else of.host.dimensions
-        for name, reading in readings.items():
+    def _machine(
+        self, machine: str, whose: _Whose, host: Host, devices: Iterable[Device]
+    ) -> Generator[None, None, None]:
+        self._machines[machine] = whose
+        of_machine = _texts(host.readings)
+        self._gather(machine, whose, "", {}, host)
+        for device in devices:
+            yield
+            attributes = otel.device_attributes(_view(device), {**of_machine, **_texts(device.readings)})
+            self._gather(machine, whose, device.key, attributes, device)
+
+    def _gather(self, machine: str, whose: _Whose, key: str, attributes: Mapping[str, str], of: Device | Host) -> None:
+        others = {
+            source.reader: {PROVENANCE: str(source.provenance)}
+            for source in of.sources
+            if source.provenance is not OWN_PROBE
+        }
+
+        def add(points: Iterable[otel.Point], at: int, reader: str) -> None:
+            mine = {**attributes, **others.get(reader, {})}
+            self._waiting += [_Waiting(whose, point, key, at, {**mine, **point.attributes}) for point in points]
+
+        for name, reading in of.readings.items():
             if reading.value is None or reading.measured_at is None:
                 continue
             at = to_ns(reading.measured_at)
-            if self._fresh.is_new((key, name, ()), at):
-                self._add(key, attributes, otel.points_of(name, (), reading.value), at)
-        for dim in dimensions:
+            if self._fresh.is_new((machine, key, name, ()), at):
+                add(otel.points_of(name, (), reading.value), at, reading.reader)
+        for dim in of.dimensions:
             if dim.value is None or dim.measured_at is None:
                 continue
             labels, at = tuple(dim.labels.values()), to_ns(dim.measured_at)
-            if self._fresh.is_new((key, dim.metric, labels), at):
-                self._add(key, attributes, otel.points_of(dim.metric, labels, dim.value), at)
+            if self._fresh.is_new((machine, key, dim.metric, labels), at):
+                add(otel.points_of(dim.metric, labels, dim.value), at, dim.reader)
 
-    def _add(self, key: str, attributes: Mapping[str, str], points: Iterable[otel.Point], at: int) -> None:
-        self._waiting += [_Waiting(point, key, at, {**attributes, **point.attributes}) for point in points]
+
+def _starts(before: Mapping[str, _Whose], machine: str) -> Starts:
+    return before[machine].starts if machine in before else Starts()
 
 
 class OtlpLogs:
@@ -164,13 +208,13 @@ class OtlpLogs:
             number, words = severity(event)
             self._records.append(LogRecord(event.at, event.at, number, f"{OWN}{event.kind}", words, attributes))
 
-    def take(self) -> Parcel | None:
+    def take(self) -> Draft | None:
         """Return everything gathered as one request, or None."""
         if not self._records or self._machine is None:
             return None
         records, self._records = self._records, []
         told = ResourceLogs(resource(self._machine, self._cluster, self._more), records, SCOPE, __version__)
-        return Parcel(encode_logs([told]), len(records))
+        return Draft(len(records), lambda: encode_logs([told]))
 
 
 def _view(device: Device) -> View:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 
 import msgspec
 
+from gpufleet.agent.export import Draft
 from gpufleet.agent.stats import AgentStats
 from gpufleet.codecs.prometheus_text.labels import parse_series
 from gpufleet.codecs.prometheus_text.limits import TextLimits
@@ -25,7 +26,6 @@ from gpufleet.exporters.native import add_native
 from gpufleet.model.event import Event
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.time import NANOS, to_ns
-from gpufleet.sending.outlet import Parcel
 
 MILLISECOND = 10**6
 
@@ -105,10 +105,10 @@ class RemoteWriteSeries(Page):
     def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
         """Pass over events: series count them."""
 
-    def take(self) -> Parcel | None:
+    def take(self) -> Draft | None:
         """Return everything gathered as one request, or None."""
         points, self._points = self._points, []
-        return Parcel(self._encode(points), len(points)) if points else None
+        return Draft(len(points), lambda: self._encode(points)) if points else None
 
     def declare(self, family: str, kind: str, words: str, unit: str = "") -> None:
         """Take a family's type."""

@@ -1,10 +1,12 @@
 """Since when counters count: each begins with a boot, a load of the driver, a reset, or at a time of its own."""
 
 import bisect
+from collections.abc import Iterable
 
 from gpufleet.model.catalogue.events import LOG_LOST, XID_ALL, XID_ERRORS, XID_SINCE
+from gpufleet.model.event import EventReport
 from gpufleet.model.event_kinds import EventKind
-from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.snapshot import Device, Host
 from gpufleet.model.time import NANOS, to_ns
 
 BOOT = "host_boot_timestamp_seconds"
@@ -15,7 +17,7 @@ _SAME_BOOT = 60 * NANOS
 
 
 class Starts:
-    """What snapshots told of it. A beginning that was seen once stays."""
+    """What snapshots told of one machine. A beginning that was seen once stays."""
 
     def __init__(self) -> None:
         self._boot = 0
@@ -24,20 +26,20 @@ class Starts:
         self._resets: dict[str, list[int]] = {}
         self._watched: dict[str, int] = {}
 
-    def see(self, snapshot: Snapshot, agent_started: int) -> None:
-        """Take what a snapshot tells; `agent_started` in nanoseconds since 1970."""
+    def see(self, host: Host, devices: Iterable[Device], events: Iterable[EventReport], agent_started: int) -> None:
+        """Take what a machine tells; `agent_started` in nanoseconds since 1970."""
         self._agent = agent_started
-        boot = snapshot.host.readings.get(BOOT)
+        boot = host.readings.get(BOOT)
         if boot is not None and isinstance(boot.value, (int, float)):
             at = int(boot.value * NANOS)
             if abs(at - self._boot) > _SAME_BOOT:
                 self._boot = at
-        for event in snapshot.events:
+        for event in events:
             if event.kind in _LOADS:
                 _keep(self._loads, to_ns(event.at))
             elif event.kind == EventKind.GPU_RESET and event.device is not None:
                 _keep(self._resets.setdefault(event.device, []), to_ns(event.at))
-        for device in snapshot.devices:
+        for device in devices:
             since = device.readings.get(XID_SINCE)
             if since is not None and isinstance(since.value, (int, float)):
                 self._watched[device.key] = int(since.value * NANOS)
