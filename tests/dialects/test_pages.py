@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpufleet.agent.stats import AgentStats
 from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.decoding import decode
+from gpufleet.decoding.format import Source
 from gpufleet.dialects.dialect import Dialect
 from gpufleet.dialects.known import DIALECTS, recognise
 from gpufleet.dialects.reading import Read, read
@@ -17,6 +20,7 @@ from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
 from gpufleet.model.text import clean
 from gpufleet.model.view import ViewKind
+from tests.support.pages import agent_page
 from tests.support.snapshots import example_snapshot
 
 PAGES = Path(__file__).parents[1] / "data" / "exposition"
@@ -224,3 +228,13 @@ def test_our_own_page_says_what_the_snapshot_says() -> None:
             expected = clean(reading.value) if isinstance(reading.value, str) else reading.value
             assert values[None][name] == expected, name
     assert {sample.view.kind for sample in found.machines[machine] if sample.view} <= set(ViewKind)
+
+
+def test_every_dialect_at_once_is_taken_once_and_nothing_is_unknown() -> None:
+    """Our own page with all the names: read under ours, the others' names left to them."""
+    page = agent_page(example_snapshot(), AgentStats(started_at=1, lanes={}), tuple(BY_NAME))
+    _, decoded = decode(Source(content=page, name="page.txt", at=AT))
+    (snapshot,) = decoded.snapshots
+    assert {reading.reader for device in snapshot.devices for reading in device.readings.values()} == {"gpufleet"}
+    assert decoded.unknown == ()
+    assert "one dialect" in decoded.unread["DCGM_FI_DEV_POWER_USAGE"]

@@ -6,7 +6,7 @@ from gpufleet.codecs.prometheus_text.parser import TextParser, wire_error_of
 from gpufleet.decoding.assembling import Assembling
 from gpufleet.decoding.format import Decoded, Format, Source
 from gpufleet.dialects.known import DIALECTS, recognise
-from gpufleet.dialects.reading import read
+from gpufleet.dialects.reading import Read, read
 from gpufleet.model.errors import WireError
 from gpufleet.model.machine import Machine, MachineKind
 
@@ -30,6 +30,7 @@ def _decode(source: Source) -> Decoded:
         known = ", ".join(dialect.name for dialect in DIALECTS)
         raise WireError("page", f"its names are no exporter's that is known: {known}")
     found = read(dialect, page.series, page.values, page.times, source.at, reader=dialect.name)
+    _leave_to_others(found)
     notes = [f"read as a page of {dialect.name}"]
     notes += [f"{count} lines were not taken: {problem}" for problem, count in page.problems.items()]
     if found.nameless:
@@ -41,6 +42,15 @@ def _decode(source: Source) -> Decoded:
         machine.take(samples)
         snapshots.append(machine.snapshot())
     return Decoded(snapshots=tuple(snapshots), notes=tuple(notes), unread=found.unread, unknown=tuple(found.unknown))
+
+
+def _leave_to_others(found: Read) -> None:
+    """Say of names that another dialect has that the page is read in one only."""
+    for name in list(found.unknown):
+        theirs = next((dialect for dialect in DIALECTS if dialect.is_mine(name)), None)
+        if theirs is not None and theirs.knows(name):
+            del found.unknown[name]
+            found.unread[name] = f"a name of {theirs.name}: a page is read in one dialect"
 
 
 PROMETHEUS = Format(

@@ -101,6 +101,10 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         """Tell whether a family is of this project."""
         return family.startswith(self.prefixes)
 
+    def knows(self, family: str) -> bool:
+        """Tell whether there is a row for a family."""
+        return family in self.families or family in self.special or self.why_unread(family) is not None
+
     def why_unread(self, family: str) -> str | None:
         """Return why a family is left alone on purpose, or None."""
         known = self.families.get(family)

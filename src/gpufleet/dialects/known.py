@@ -29,10 +29,20 @@ def recognise(names: Iterable[str]) -> Dialect | None:
 
 
 def spoken(names: Iterable[str]) -> tuple[Dialect, ...]:
-    """Return the dialects in which a page tells of devices, in the order of `DIALECTS`; others may be on it, too."""
+    """Return the dialects in which a page tells of devices, in the order of `DIALECTS`; others may be on it, too.
+
+    Where it tells of none, because there is none, those in which it tells of the machine.
+    """
     told = frozenset(names)
+    return _telling(told, devices=True) or _telling(told, devices=False)
+
+
+def _telling(told: frozenset[str], *, devices: bool) -> tuple[Dialect, ...]:
     return tuple(
         dialect
         for dialect in DIALECTS
-        if any(name in told and family.subjects != MACHINE_ONLY for name, family in dialect.families.items())
+        if any(
+            name in told and (family.subjects != MACHINE_ONLY or not devices)
+            for name, family in dialect.families.items()
+        )
     )

@@ -311,6 +311,11 @@ def test_the_dialect_is_kept_from_the_first_page_on() -> None:
     assert error.absence is Reason.NO_DATA
 
 
+def test_a_machine_without_a_gpu_is_read_all_the_same() -> None:
+    page = 'gpufleet_host_memory_total_bytes{node="n"} 64\ngpufleet_agent_start_timestamp_seconds{node="n"} 1\n'
+    assert told(passed(reader_of(page))) == {None: {"host_memory_total_bytes": 64}}
+
+
 def test_a_page_that_says_nothing_known_is_a_failure_and_not_an_empty_machine() -> None:
     for page in ("", "node_load1 0.5\n", "go_goroutines 7\n"):
         assert refused(reader_of(page)).absence is Reason.NO_DATA

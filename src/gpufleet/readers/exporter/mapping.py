@@ -35,7 +35,7 @@ def choose(page: Page, where: str) -> Dialect:
         return known[0]
     if not known:
         names = ", ".join(dialect.name for dialect in DIALECTS)
-        raise ReaderError(Reason.NO_DATA, f"{where}: it tells of no device under the names of {names}")
+        raise ReaderError(Reason.NO_DATA, f"{where}: it tells of nothing under the names of {names}")
     names = " and ".join(dialect.name for dialect in known)
     words = f"{where}: it speaks {names}, and would be taken in twice: set `dialect` of this target to one of them"
     raise ReaderError(Reason.READER_FAILED, words)
