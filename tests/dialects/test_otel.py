@@ -163,7 +163,7 @@ def test_what_is_absent_makes_no_point() -> None:
 
 
 def test_a_percentage_is_not_taken_for_a_ratio() -> None:
-    said = told("hw.gpu.utilization", "%", {"hw.id": "a"}, 50)
+    said = told("hw.gpu.utilization", "%", {"hw.id": "a"}, 0.5)
     assert said is not None
     assert isinstance(said.value, Absent)
     over = told("hw.gpu.utilization", "1", {"hw.id": "a"}, 50)

@@ -149,7 +149,9 @@ def test_a_flood_is_cut_off(over: str, chunked: bool, tmp_path: Path) -> None:
             if over == "unix"
             else UrlPages(address, timeout_seconds=20)
         )
-        assert f"more than {MAX_PAGE_BYTES}" in str(refused(ExporterReader("x", pages, FakeClock())))
+        with pytest.raises(ChannelError, match=f"more than {MAX_PAGE_BYTES}") as caught:
+            asyncio.run(pages.fetch())
+        assert caught.value.problem is ChannelProblem.TOO_LARGE
 
 
 @contextlib.contextmanager
@@ -359,6 +361,26 @@ def test_what_is_too_old_by_its_own_word_is_no_value_and_the_future_is_now(age: 
     found = sample.values["gpu_utilization_ratio"]
     assert (found.reason if isinstance(found, Absent) else found) == value
     assert clock.now_ns() - 300 * SECOND <= sample.measured_at <= clock.now_ns()
+
+
+def test_a_page_of_ours_says_when_each_lane_was_measured() -> None:
+    """Of several readers of one device the page does not say which value is whose: the oldest counts."""
+    clock = FakeClock()
+    gpu = f'node="n",uuid="{UUID}",pci_address="",kind="gpu",side="host",name="A"'
+    now = clock.now_ns() // SECOND
+    page = f"gpufleet_gpu_utilization_ratio{{{gpu}}} 0.5\ngpufleet_gpu_row_remap_failed{{{gpu}}} 0\n"
+    page += 'gpufleet_host_cpus{node="n"} 2\n'
+    for reader, lane, age in (("nvml", "fast", 20), ("dcgm", "fast", 30), ("nvml", "slow", 50), ("nvml", "new", 1)):
+        labels = f'{gpu},reader="{reader}",lane="{lane}"'
+        page += f"gpufleet_measured_timestamp_seconds{{{labels}}} {now - age}\n"
+    page += f'gpufleet_measured_timestamp_seconds{{node="n",reader="host",lane="fast"}} {now + 999}\n'
+    reader_ = reader_of(page, clock)
+    ages = {
+        (sample.view is not None, lane): clock.now_ns() // SECOND - sample.measured_at // SECOND
+        for lane in (Lane.FAST, Lane.SLOW)
+        for sample in passed(reader_, lane).samples
+    }
+    assert ages == {(True, Lane.FAST): 30, (True, Lane.SLOW): 50, (False, Lane.FAST): 0}
 
 
 # --- frozen -------------------------------------------------------------------------------------
