@@ -7,15 +7,20 @@ from gpufleet.hub import answers
 from gpufleet.model.allocation import Allocation, AllocationKind
 from gpufleet.model.answer import MachineRecord
 from gpufleet.model.time import to_ns
+from gpufleet.model.view import normalise_uuid
 
 _END = 2**63
 
 Place = tuple[str, str]
-"""Cluster, and what an allocation calls the machine: its id or its name."""
+"""Cluster, and what an allocation calls the machine: its id or its name, or `_VM` and a virtual machine's UUID."""
+
+VM_KINDS = frozenset({AllocationKind.GPU_SLICE, AllocationKind.KUBEVIRT_VMI})
+
+_VM = "\0vm/"  # no machine is called so
 
 
 class Claims:
-    """Tenants' allocations of machines, or of devices of them. Safe to read while it is changed."""
+    """Tenants' allocations of machines, of their devices, or of virtual machines. Safe to read while it is changed."""
 
     def __init__(self, allocations: Iterable[Allocation]) -> None:
         self._by_id = {one.id: one for one in allocations if _is_claim(one)}
@@ -49,9 +54,9 @@ class Claims:
         machine = answers.locate(allocation, machines).machine
         own = _span(allocation)
         first, last = max(start, own[0]), min(end, own[1])
-        target = allocation.spec.target
-        names = (machine.id, machine.machine.name) if machine else (target.machine or "",)
-        ids = {id_: None for name in names for id_ in self._by_place.get((target.cluster, name), ())}
+        cluster, word = _place(allocation)
+        names = (machine.id, machine.machine.name) if machine else (word,)
+        ids = {id_: None for name in names for id_ in self._by_place.get((cluster, name), ())}
         found = []
         for id_ in ids:
             other = self._by_id.get(id_)
@@ -75,11 +80,14 @@ def share(one: AbstractSet[str] | None, other: AbstractSet[str] | None) -> bool:
 
 
 def _is_claim(allocation: Allocation) -> bool:
-    return allocation.spec.kind is AllocationKind.BARE_METAL and allocation.spec.tenant is not None
+    whole = allocation.spec.kind is AllocationKind.BARE_METAL or allocation.spec.kind in VM_KINDS
+    return whole and allocation.spec.tenant is not None
 
 
 def _place(allocation: Allocation) -> Place:
     target = allocation.spec.target
+    if allocation.spec.kind in VM_KINDS:
+        return target.cluster, f"{_VM}{normalise_uuid(target.vm_uuid or '') or target.vm_uuid}"
     return target.cluster, target.machine or ""
 
 

@@ -5,6 +5,7 @@ import binascii
 from collections.abc import Mapping, Sequence
 
 from gpufleet.hub.answers import listed_ids
+from gpufleet.hub.claims import VM_KINDS
 from gpufleet.hub.history import QuestionError
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.answer import EventRecord, MachineRecord
@@ -34,7 +35,8 @@ def span_of(
     start, end = _own_time(allocation, start, end)
     if start >= end:
         return None
-    listed = listed_ids(allocation, machine, stored)
+    # A virtual machine is its tenant's as a whole, and what it tells is of itself.
+    listed = None if allocation.spec.kind in VM_KINDS else listed_ids(allocation, machine, stored)
     prefix = f"{machine.cluster}/{machine.id}/"
     views = None if listed is None else frozenset(name.removeprefix(prefix) for name in listed)
     return EventSpan(cluster=machine.cluster, machine=machine.id, views=views, start=start, end=end)

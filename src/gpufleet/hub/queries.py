@@ -261,9 +261,11 @@ class Queries:
         devices = None if spec.devices is None else frozenset(spec.devices)
         for other in self._claims.rivals(one, machines, 0, history.LATEST):
             theirs = other.spec.devices
-            if share(devices, None if theirs is None else frozenset(theirs)):
+            of_vm = spec.kind in slices.KINDS  # all of it is one tenant's, whichever devices are listed
+            if of_vm or share(devices, None if theirs is None else frozenset(theirs)):
+                called = f"virtual machine {spec.target.vm_uuid}" if of_vm else f"machine {spec.target.machine!r}"
                 raise ConflictError(
-                    f"machine {spec.target.machine!r} is another tenant's at that time: "
+                    f"{called} is another tenant's at that time: "
                     f"close allocation {other.id!r} first, or let them follow one another"
                 )
         return self._registry.put_allocation(id, spec, at)
@@ -284,11 +286,14 @@ class Queries:
         """
         rivals = self._claims.rivals(allocation, machines, start, end)
         machine = answers.locate(allocation, machines).machine if rivals else None
-        if machine is None:
-            return ""
-        stored = self._store.latest(machine.cluster, machine.id)
-        own = answers.listed_ids(allocation, machine, stored)
-        shared = [one.id for one in rivals if share(own, answers.listed_ids(one, machine, stored))]
+        if allocation.spec.kind in slices.KINDS:
+            shared = [one.id for one in rivals]
+        elif machine is not None:
+            stored = self._store.latest(machine.cluster, machine.id)
+            own = answers.listed_ids(allocation, machine, stored)
+            shared = [one.id for one in rivals if share(own, answers.listed_ids(one, machine, stored))]
+        else:
+            shared = []
         if not shared:
             return ""
         others = f" (with {', '.join(sorted(shared))})" if name else ""
@@ -297,6 +302,10 @@ class Queries:
     def _allocation_metrics(self, id: str, tenant: str | None) -> AllocationAnswer:  # noqa: A002
         allocation = self._registry.allocation(id, tenant)
         if allocation.spec.kind in slices.KINDS:
+            at = self._clock.now_ns()
+            contested = self._contested(allocation, (), at, at + 1, name=tenant is None)
+            if contested:
+                return answers.unavailable(allocation, Reason.AMBIGUOUS_TARGET, contested)
             return slices.answer(
                 allocation,
                 self._hosts(allocation.spec),
@@ -361,12 +370,12 @@ class Queries:
             over = answers.standing(allocation, asked.end)
             reason, detail = over or (Reason.NO_DATA, "the allocation was not in force at that time")
             return history.no_series(allocation, reason, detail, asked)
-        if allocation.spec.kind in slices.KINDS:
-            return self._guest_series(allocation, metrics, own)
         machines = self._meant(allocation.spec.target)
         contested = self._contested(allocation, machines, own.start, own.end, name=tenant is None)
         if contested:
             return history.no_series(allocation, Reason.AMBIGUOUS_TARGET, contested, own)
+        if allocation.spec.kind in slices.KINDS:
+            return self._guest_series(allocation, metrics, own)
         located = answers.locate(allocation, machines)
         machine = located.machine
         if machine is None:
@@ -408,6 +417,8 @@ class Queries:
         for one in mine:
             machines = self._meant(one.spec.target)
             home = answers.locate(one, machines).machine
+            if one.spec.kind in slices.KINDS:
+                home = guests.home(one, self._guests(one.spec.target))
             if tenant is not None and self._contested(one, machines, start, end, name=False):
                 continue  # it is another tenant's too: neither is shown anything of it
             if home is None or (ids is not None and home.id not in ids) or cluster not in (None, home.cluster):

@@ -10,18 +10,19 @@ from collections.abc import Sequence
 import msgspec
 
 from gpufleet.hub import answers, guests
+from gpufleet.hub.claims import VM_KINDS
 from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.readings import all_stale, devices, present_keys
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import aggregate
-from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec
+from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import AllocationAnswer, AnswerDevice
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.stored import StoredSample
 from gpufleet.model.time import to_datetime
 from gpufleet.model.view import Side, ViewKind, normalise_uuid
 
-KINDS = frozenset({AllocationKind.GPU_SLICE, AllocationKind.KUBEVIRT_VMI})
+KINDS = VM_KINDS
 """Kinds whose target is a virtual machine."""
 
 VM_ID, VM_ID_KIND = "vgpu_vm_id", "vgpu_vm_id_kind"

@@ -128,3 +128,22 @@ async def test_devices_are_kept_as_readers_tell_them(site: Site) -> None:
     given = [f"gpu-{VM.upper()}", f"GPU-{VM}", "00000000:1B:00.0", f"mig-{VM}", "MIG-GPU-old-style/1/0"]
     _, document = await put(site, "a", None, devices=given)
     assert document["spec"]["devices"] == [f"GPU-{VM}", "0000:1b:00.0", f"MIG-{VM}", "MIG-GPU-old-style/1/0"]
+
+
+async def test_a_virtual_machine_is_one_tenant_s_whichever_devices_are_listed(site: Site) -> None:
+    def vm(tenant: str, uuid: str = VM, **more: object) -> dict[str, object]:
+        return {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": uuid}, "tenant": tenant, **more}
+
+    async def ask(name: str, spec: dict[str, object]) -> tuple[int, Any]:
+        return await site.ask(f"/v1/allocations/{name}", "PUT", spec)
+
+    assert (await ask("a", vm("acme", devices=["U-1"])))[0] == 201
+    for spec in (vm("other", devices=["U-2"]), vm("other", VM.upper()), {**vm("other"), "kind": "kubevirt_vmi"}):
+        status, words = await ask("b", spec)
+        assert (status, words["error"]) == (409, "conflict")
+        assert f"virtual machine {VM} is another tenant's" in words["detail"]
+    assert (await ask("c", vm("acme")))[0] == 201
+    assert (await ask("d", vm("other", VM.replace("c", "d"))))[0] == 201
+    for name in "ac":
+        await site.ask(f"/v1/allocations/{name}", "DELETE")
+    assert (await ask("b", vm("other")))[0] == 201

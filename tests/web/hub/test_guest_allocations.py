@@ -1,0 +1,78 @@
+"""What a hub tells of a virtual machine that an agent read from inside: its readings, its past, what happened to it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpufleet.codecs.batch import encode
+from gpufleet.model.batch import MachineReport
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.event import Event
+from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Sample
+from gpufleet.model.view import Side
+from tests.fakes.batches import gpu_view, make_batch
+from tests.web.hub.site import Site, now, running_site
+
+VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
+GUEST = Machine(name="ml/train-0", kind=MachineKind.GUEST, system_uuid=VM, hypervisor="node-a")
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+def batch(seq: int, at: int, state: str = "ok") -> bytes:
+    """A host with two GPUs of its own that work, and one guest with one; every number of the host is 100."""
+    gpu = gpu_view(7, side=Side.GUEST)
+    inside = Sample(
+        view=gpu,
+        reader="nvidia_smi",
+        lane=Lane.FAST,
+        measured_at=at,
+        values={"gpu_power_watts": 77.0},
+        provenance=Provenance.SLICE_GUEST,
+    )
+    own = Sample(
+        view=None,
+        reader="guests",
+        lane=Lane.FAST,
+        measured_at=at,
+        values={"guest_state": state, "guest_problem": "" if state == "ok" else "its words", "guest_gpus": 1},
+    )
+    samples = (inside, own) if state == "ok" else (own,)
+    event = Event(view=gpu, kind="xid", code=79, at=at, attributes={"sources": "dcgm"})
+    host = make_batch(seq, at)
+    guest = MachineReport(machine=GUEST, samples=samples, events=(event,) if state == "ok" else ())
+    return encode(msgspec.structs.replace(host, reports=(*host.reports, guest)))
+
+
+async def test_an_allocation_of_a_guest_is_answered_by_it_in_every_way(site: Site) -> None:
+    spec = {"kind": "gpu_slice", "target": {"cluster": "local", "vm_uuid": VM}, "tenant": "acme"}
+    await site.ask("/v1/allocations/a", "PUT", {**spec, "valid_from": "2020-01-01T00:00:00Z"})
+    _, before = await site.ask("/v1/allocations/a/series?metric=gpu_power_watts&step=1s")
+    assert (before["source"], before["reason"]) == ("unavailable", "guest_not_collected")
+    await site.post(batch(1, now()))
+
+    _, answer = await site.ask("/v1/allocations/a/metrics")
+    assert (answer["source"], answer["reason"]) == ("slice_guest", None)
+    assert [one["readings"]["gpu_power_watts"]["value"] for one in answer["devices"]] == [77.0]
+    _, past = await site.ask("/v1/allocations/a/series?metric=gpu_power_watts&step=1s")
+    assert past["source"] == "slice_guest"
+    points = [point["value"] for one in past["series"] for point in one["points"] if point["value"] is not None]
+    assert points == [77.0]
+    _, events = await site.ask("/v1/events?allocation=a")
+    assert [(one["kind"], one["code"]) for one in events["events"]] == [("xid", 79)]
+    _, nodes = await site.ask("/v1/nodes")
+    assert [one["machine"]["machine"]["name"] for one in nodes["items"]] == ["node-a"]
+
+    await site.post(batch(2, now(), "no_driver"))
+    _, gone = await site.ask("/v1/allocations/a/metrics")
+    assert (gone["source"], gone["reason"], gone["detail"]) == ("unavailable", "no_driver", "its words")
+    reading = gone["devices"][0]["readings"]["gpu_power_watts"]
+    assert ("value" in reading, reading["last_known"]) == (False, 77.0)
