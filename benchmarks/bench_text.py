@@ -23,6 +23,10 @@ from gpufleet.codecs.otlp.records import Point as OtlpPoint
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
+from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
+from gpufleet.readers.exporter.fetch import Answer
+from gpufleet.readers.exporter.mapping import samples_of
+from gpufleet.readers.exporter.parse import PageParser
 
 METRICS, DEVICES = 40, 8 * 17
 
@@ -98,6 +102,23 @@ def otlp() -> None:
     table.print()
 
 
+def taking_in() -> None:
+    """What an exporter's page costs an agent that scrapes it: parsed, read in its dialect, made into samples."""
+    first, _, _ = make_page(instants=False).partition(b"# HELP DCGM_FI_DEV_METRIC_1 ")
+    page = b"".join(first.replace(b"DCGM_FI_DEV_METRIC_0", name.encode()) for name in DCGM_EXPORTER.families)
+    parser = PageParser()
+    parsed = parser.parse(Answer(page, openmetrics=False))
+    count = len(parsed.series)
+    table = Table("A page of dcgm-exporter taken in", "step", "series", "ms", "series/s")
+    for step, work in (
+        ("parsed, steady", lambda: parser.parse(Answer(page, openmetrics=False))),
+        ("made into samples", lambda: samples_of(parsed, DCGM_EXPORTER, 1, reader="x", where="x")),
+    ):
+        seconds = best_seconds(work)
+        table.row(step, f"{count:,}", f"{seconds * 1e3:.1f}", f"{count / seconds:,.0f}")
+    table.print()
+
+
 def main() -> None:
     table = Table("Prometheus text", "page", "parser", "samples/s", "MB/s", "times prometheus_client")
     for name, instants in (("values", False), ("values with instants", True)):
@@ -113,6 +134,7 @@ def main() -> None:
             ratio = f"{seconds['prometheus_client'] / taken:.1f}"
             table.row(name, who, f"{METRICS * DEVICES / taken:,.0f}", f"{len(page) / taken / 1e6:.0f}", ratio)
     table.print()
+    taking_in()
     remote_write()
     otlp()
 

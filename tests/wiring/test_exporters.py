@@ -1,0 +1,84 @@
+"""Exporters as the configuration names them: with authorities and tokens from files, and inside of guests."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpufleet.config.exporter import ExporterTarget
+from gpufleet.config.guests import GuestConfig
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import ConfigError, ReaderError
+from gpufleet.model.view import Side
+from gpufleet.wiring.exporters import exporter_reader
+from gpufleet.wiring.guests import reach
+from tests.fakes.clock import FakeClock
+from tests.support.authority import Authority, put_in_place
+from tests.support.exporters import serving
+
+PAGE = Path(__file__).parents[1] / "data" / "exposition" / "dcgm-exporter-h100-vgpu-guest.txt"
+VM = "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"
+
+
+def guest(address: str, **channel: str) -> GuestConfig:
+    channels = [{"type": "metrics", "address": address, **channel}]
+    return msgspec.convert({"name": "train-0", "vm_uuid": VM, "channels": channels}, GuestConfig)
+
+
+def test_what_a_guests_exporter_shows_is_seen_from_inside(tmp_path: Path) -> None:
+    with serving(PAGE.read_bytes(), tmp_path / "socket") as (_, address):
+        (way,) = reach(guest(address), tmp_path, FakeClock()).gpus
+        done = asyncio.run(way.reader.read(Lane.FAST))
+    (sample,) = done.samples
+    assert sample.view is not None
+    assert sample.view.side is Side.GUEST
+    assert sample.values["gpu_sm_clock_hertz"] == 1_755_000_000
+    assert address in way.name
+
+
+def test_a_guest_that_answers_with_something_else_is_a_failure(tmp_path: Path) -> None:
+    with serving(b"node_load1 1\n", tmp_path / "socket") as (_, address):
+        (way,) = reach(guest(address, dialect="dcgm"), tmp_path, FakeClock()).gpus
+        with pytest.raises(ReaderError, match="dcgm-exporter"):
+            asyncio.run(way.reader.read(Lane.FAST))
+
+
+def test_an_address_that_is_no_stream_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError, match="vsock://CID:PORT"):
+        guest("http://10.0.0.1:9400")
+
+
+def test_authorities_and_tokens_come_from_files_and_a_new_token_is_taken(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key, token = tmp_path / "crt", tmp_path / "key", tmp_path / "token"
+    authority.issue(certificate, key)
+    token.write_text("first\n")
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.load_cert_chain(certificate, key)
+    with serving(PAGE.read_bytes(), tls=server_side) as (server, url):
+        target = ExporterTarget(name="x", url=url, ca=str(authority.file), token_file=str(token))
+        reader = exporter_reader(target, FakeClock(), "readers.exporter x")
+        assert asyncio.run(reader.read(Lane.FAST)).samples
+        put_in_place(token, b"second")
+        assert asyncio.run(reader.read(Lane.FAST)).samples
+        assert [asked["authorization"] for asked in server.asked] == ["Bearer first", "Bearer second"]
+        token.unlink()
+        with pytest.raises(ReaderError, match="the token cannot be read"):
+            asyncio.run(reader.read(Lane.FAST))
+        assert len(server.asked) == 2  # nobody is asked without it
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"url": "https://h/metrics", "ca": "/nowhere/ca.pem"}, "authorities cannot be read"),
+        ({"url": "https://h/metrics", "token_file": "/nowhere/token"}, "token cannot be read"),
+        ({"address": "carrier-pigeon://x"}, "readers.exporter x.address"),
+    ],
+)
+def test_what_a_target_needs_is_looked_at_before_anything_runs(more: dict[str, str], words: str) -> None:
+    target = msgspec.convert({"name": "x", **more}, ExporterTarget)
+    with pytest.raises(ConfigError, match=words):
+        exporter_reader(target, FakeClock(), "readers.exporter x")
