@@ -117,3 +117,19 @@ def test_names_that_no_batch_could_carry_are_left_out() -> None:
     )
     assert found.machines == {}
     assert found.nameless == 1
+
+
+def test_what_an_agent_says_of_its_guests_makes_no_machine_and_is_not_its_hosts() -> None:
+    own = {"uuid": "GPU-1", "pci_address": "", "kind": "gpu", "name": "A", "node": "node-1", "instance": "node-1:9470"}
+    guest = {**own, "namespace": "ml", "vm_name": "train-0", "vm_uid": "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"}
+    found = read_request(
+        request(
+            (series("gpufleet_gpu_power_watts", **own, side="host"), 300.0, T0),
+            (series("gpufleet_gpu_power_watts", **guest, side="guest"), 400.0, T0),
+        )
+    )
+    (machine,) = found.machines
+    assert machine == "node-1"
+    values = [sample.values.get("gpu_power_watts") for sample in found.machines[machine]]
+    assert [value for value in values if value is not None] == [300.0]
+    assert found.nameless > 0

@@ -1,7 +1,7 @@
 """A remote-write request as samples of machines. Pure."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 import msgspec
 
@@ -26,7 +26,8 @@ class Written(msgspec.Struct, frozen=True):
         machines: name to samples, of any instants.
         drift: names under a known project's prefix that its table does not have, to how many samples had them.
         others: samples of no known project: they are none of the hub's business.
-        nameless: samples of which the labels do not tell which device or which machine they are of.
+        nameless: samples of which the labels do not tell which device or which machine they are of, and those of
+            virtual machines that an agent on their host tells of: whose they are is its batches' to say.
     """
 
     machines: Mapping[str, tuple[Sample, ...]]
@@ -61,7 +62,7 @@ def read_request(request: WriteRequest) -> Written:
         for told, samples in found.machines.items():
             machine = told or host_of(instance)
             samples = [one for one in samples if _can_be_called(one)]
-            if not 0 < len(machine) <= MAX_NAME:
+            if not 0 < len(machine) <= MAX_NAME or told in found.guests:
                 nameless += len(samples)
             elif samples:
                 machines.setdefault(machine, []).extend(samples)
@@ -80,6 +81,7 @@ class _Found(msgspec.Struct, frozen=True):
     machines: Mapping[str, list[Sample]]
     drift: Counter[str]
     nameless: int
+    guests: Container[str]
 
 
 def _read_target(dialect: Dialect, request: WriteRequest, numbers: list[int]) -> _Found:
@@ -95,7 +97,7 @@ def _read_target(dialect: Dialect, request: WriteRequest, numbers: list[int]) ->
         ended=frozenset(place for place, number in enumerate(numbers) if number in stale),
     )
     drift = Counter(one.name for one in series if one.name in read_.unknown)
-    return _Found(read_.machines, drift, read_.nameless)
+    return _Found(read_.machines, drift, read_.nameless, read_.guests)
 
 
 def _can_be_called(sample: Sample) -> bool:
