@@ -11,6 +11,7 @@ class EventKind(enum.StrEnum):
     XID = "xid"
     SXID = "sxid"
     GPU_LOST = "gpu_lost"
+    GPU_UNAVAILABLE = "gpu_unavailable"
     GPU_RESET_REQUIRED = "gpu_reset_required"
     GPU_RECOVERED = "gpu_recovered"
     GPU_INIT_FAILED = "gpu_init_failed"
@@ -35,6 +36,11 @@ class EventKind(enum.StrEnum):
     THROTTLE_STARTED = "throttle_started"
     THROTTLE_ENDED = "throttle_ended"
     ECC_UNCORRECTED = "ecc_uncorrected"
+    ECC_STORM = "ecc_storm"
+    MEMORY_RETIRED = "memory_retired"
+    MEMORY_NOT_RETIRED = "memory_not_retired"
+    POISON = "poison"
+    FATAL_POISON = "fatal_poison"
     ROW_REMAP_PENDING = "row_remap_pending"
     ROW_REMAP_FAILED = "row_remap_failed"
     RECOVERY_ACTION_CHANGED = "recovery_action_changed"
@@ -62,6 +68,7 @@ class KindRow(NamedTuple):
 
 
 _K = EventKind
+_PARTS = ("gpu_instance", "compute_instance")
 _LOG, _NVML, _READINGS, _BUS = "kernel log", "NVML", "change of readings", "change of the PCI bus"
 
 KINDS: dict[str, KindRow] = {
@@ -74,6 +81,7 @@ KINDS: dict[str, KindRow] = {
                 ("pci_address", "switch", "severity", "link", "message"), _LOG),
         KindRow(_K.GPU_LOST, "The GPU does not answer on the bus any more", "", ("call", "message"),
                 f"{_NVML}, {_LOG}"),
+        KindRow(_K.GPU_UNAVAILABLE, "The driver takes the GPU for unusable", "", ("sources", *_PARTS), _NVML),
         KindRow(_K.GPU_RESET_REQUIRED, "The GPU answers nothing until it is reset", "", ("call",), _NVML),
         KindRow(_K.GPU_RECOVERED, "A GPU that was lost or needed a reset answers again", "", (), _NVML),
         KindRow(_K.GPU_INIT_FAILED, "The driver could not start the GPU", "", ("message",), _LOG),
@@ -98,6 +106,13 @@ KINDS: dict[str, KindRow] = {
         KindRow(_K.THROTTLE_STARTED, "The clocks are held down", "", ("cause",), _READINGS),
         KindRow(_K.THROTTLE_ENDED, "The clocks are free again", "", ("cause", "seconds"), _READINGS),
         KindRow(_K.ECC_UNCORRECTED, "Memory errors that could not be corrected", "how many more", (), _READINGS),
+        KindRow(_K.ECC_STORM, "Corrected memory errors come in masses", "", ("sources", *_PARTS), _NVML),
+        KindRow(_K.MEMORY_RETIRED, "The driver takes a piece of memory out of use", "", ("sources", *_PARTS), _NVML),
+        KindRow(_K.MEMORY_NOT_RETIRED, "The driver could not take a piece of memory out of use", "",
+                ("sources", *_PARTS), _NVML),
+        KindRow(_K.POISON, "A memory error reached an application, and was contained", "", ("sources", *_PARTS),
+                _NVML),
+        KindRow(_K.FATAL_POISON, "A memory error spread beyond an application", "", ("sources", *_PARTS), _NVML),
         KindRow(_K.ROW_REMAP_PENDING, "A memory row will be remapped at the next reset", "", (), _READINGS),
         KindRow(_K.ROW_REMAP_FAILED, "A memory row could not be remapped", "", (), _READINGS),
         KindRow(_K.RECOVERY_ACTION_CHANGED, "The driver asks for another action to recover the GPU", "",

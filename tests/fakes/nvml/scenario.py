@@ -135,7 +135,8 @@ class Device:
                 del self.fields[id_, scope]
         for link in range(LINKS):
             self.fields |= {(id_, link): Field(id_ * 10**6 + link, ULONGLONG) for id_ in (202, 204, *range(206, 216))}
-            self.fields |= {(id_, link): Field(id_ * 10**6 + link, ULONGLONG) for id_ in (219, 221)}
+            self.fields |= {(id_, link): Field(id_ * 10**6 + link, ULONGLONG) for id_ in (219, 221, *range(235, 251))}
+            self.fields |= {(id_, link): Field((1 + link % 9) << 8 | (id_ - 208 + link), UINT) for id_ in (220, 222)}
 
     @property
     def uuid(self) -> str:

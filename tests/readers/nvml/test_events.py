@@ -63,6 +63,30 @@ async def test_a_mig_change_is_told(fake: FakeNvml, start: Start) -> None:
     assert (event.kind, event.code, event.attributes) == ("mig_changed", 0, {"sources": "nvml"})
 
 
+async def test_every_type_that_the_device_supports_has_its_kind(fake: FakeNvml, start: Start) -> None:
+    types = {
+        0x200: "ecc_storm",
+        0x400: "memory_retired",
+        0x800: "memory_not_retired",
+        0x1000: "poison",
+        0x2000: "fatal_poison",
+        0x4000: "gpu_unavailable",
+    }
+    fake.scenario.devices[2].numbers["nvmlDeviceGetSupportedEventTypes"] = 0xFF9F
+    fake.apply()
+    reader = start(fake)
+    await started(reader)
+    for number in (0x1, 0x4, 0x10, 0x8000, *types):  # the first four are told by readings
+        fake.scenario.devices[2].tell(number, 5)
+        fake.scenario.devices[3].tell(number, 5)  # which does not support them
+    fake.scenario.devices[2].tell(XID, 13)
+    fake.apply()
+    events = await told(reader, len(types) + 1)
+    assert {event.kind for event in events} == {*types.values(), "xid"}
+    assert len(events) == len(types) + 1
+    assert {event.view.uuid for event in events if event.view} == {fake.scenario.devices[2].uuid}
+
+
 async def test_what_was_before_the_registration_is_not_told_as_new(fake: FakeNvml, start: Start) -> None:
     fake.scenario.devices[0].tell(XID, 13)
     fake.apply()

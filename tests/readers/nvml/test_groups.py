@@ -7,7 +7,7 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.readers.nvml.calls import LABELS
 from tests.fakes.nvml.driver import FakeNvml
-from tests.fakes.nvml.scenario import LINKS, Device
+from tests.fakes.nvml.scenario import LINKS, UINT, Device, Field
 from tests.readers.nvml.rig import Start, device, dim, dims
 
 G = "nvmlDeviceGet"
@@ -315,6 +315,28 @@ async def test_nvlink_of_blackwell_counts_otherwise(fake: FakeNvml, start: Start
     assert len(errors) == 11 * LINKS
     assert errors["17", "symbol"] == 221_000_017
     assert errors["3", "recovery_failed"] == 214_000_003
+    assert dims(slow, "gpu_nvlink_bit_error_ratio") == {
+        (str(n), rate): float(f"{1 + n % 9}e-{first + n}")
+        for rate, first in (("effective", 12), ("symbol", 14))
+        for n in range(LINKS)
+    }
+    static = device(await reader.read(Lane.STATIC), 1)
+    assert dims(static, "gpu_nvlink_corrected_total") == {
+        (str(n), str(at)): (235 + at) * 10**6 + n for at in range(16) for n in range(LINKS)
+    }
+
+
+@pytest.mark.parametrize(
+    ("packed", "value"), [(0, 0.0), (0xF00, Absent), (0x10C, 1e-12), (0x1000, Absent), (0x1FF, 1e-255)]
+)
+async def test_a_packed_ratio_is_no_number_of_its_own(
+    fake: FakeNvml, start: Start, packed: int, value: float | type[Absent]
+) -> None:
+    fake.scenario.devices[1].become_blackwell()
+    fake.scenario.devices[1].fields[220, 5] = Field(packed, UINT)
+    fake.apply()
+    found = dims(device(await start(fake).read(Lane.SLOW), 1), "gpu_nvlink_bit_error_ratio")["5", "effective"]
+    assert found == (Absent(Reason.INVALID_VALUE, "FI 220") if value is Absent else value)
 
 
 async def test_a_board_without_nvlink_says_so_once(fake: FakeNvml, start: Start) -> None:
@@ -326,7 +348,7 @@ async def test_a_board_without_nvlink_says_so_once(fake: FakeNvml, start: Start)
     assert slow.values["gpu_nvlinks"] == Absent(Reason.NOT_SUPPORTED, f"{G}NvLinkState")
     first = next(value for value in slow.dims if value.metric == "gpu_nvlink_errors_total")
     assert first.labels == ("0", "replay")
-    assert sum(value.metric.startswith("gpu_nvlink") for value in slow.dims) == 5
+    assert sum(value.metric.startswith("gpu_nvlink") for value in slow.dims) == 6
     assert static.values["gpu_nvlink_version"] == Absent(Reason.NOT_SUPPORTED, f"{G}NvLinkVersion")
     asked = fake.calls()[(f"{G}NvLinkState", 1)]
     await reader.read(Lane.SLOW)

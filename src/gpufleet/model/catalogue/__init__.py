@@ -20,7 +20,7 @@ from gpufleet.model.catalogue.metric import (
     ValueType,
 )
 
-CATALOGUE_VERSION = 5
+CATALOGUE_VERSION = 6
 """Raised whenever a row is added, or an existing row changes its meaning; carried by documents and batches."""
 
 ROWS = (

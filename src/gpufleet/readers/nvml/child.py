@@ -3,7 +3,7 @@
 It can hang or die in the driver without harm to its parent. Requests come on standard input, records leave on
 standard output; before every call its number is left in shared memory, so that the parent can name the call
 that does not come back. Four kinds of threads: the main one reads requests, one session thread talks to NVML
-as a whole, one thread a GPU talks to that GPU, one listens for events. The end of standard input ends the process,
+as a whole, one thread a GPU talks to that GPU, two listen for events. The end of standard input ends the process,
 whoever hangs, so that nothing is held for a parent that was killed.
 """
 
@@ -21,6 +21,7 @@ from gpufleet.readers.nvml import calls
 from gpufleet.readers.nvml.calls import NUMBERS, Call
 from gpufleet.readers.nvml.context import Context, Memory
 from gpufleet.readers.nvml.listen import Listener
+from gpufleet.readers.nvml.listen_system import SystemListener
 from gpufleet.readers.nvml.protocol import (
     DEFECT,
     SESSION_SLOT,
@@ -58,6 +59,7 @@ class Session:
         self._versions = (Answer(0), Answer(0), Answer(0))
         self._workers: list[Worker] = []
         self._listener = Listener(outlet.put)
+        self._system = SystemListener(outlet.put)
         self._rounds: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._working = False
         threading.Thread(target=self._run, name="session", daemon=True).start()
@@ -68,7 +70,7 @@ class Session:
 
     def end(self) -> None:
         """Shut NVML down, unless somebody is inside it."""
-        out = self._listener.stop()
+        out = all([self._listener.stop(), self._system.stop()])
         if not out or self._nvml is None or self._working or any(worker.busy for worker in self._workers):
             return
         with contextlib.suppress(self._nvml.NVMLError):
@@ -148,6 +150,7 @@ class Session:
 
     def _dispatch(self, request: Request, count: int) -> None:
         self._listener.watch(self._nvml, count, anew=request.lane == "static")
+        self._system.watch(self._nvml)
         driver = version_of(self._versions[0].value)
         for index in range(len(self._workers), count):
             self._workers.append(Worker(self._nvml, index, driver, self._crumbs, self._outlet))

@@ -20,6 +20,7 @@ from gpufleet.readers.nvml.protocol import (
     Frames,
     Record,
     Request,
+    SystemEventRecord,
     WatchedRecord,
     encode_frame,
 )
@@ -40,6 +41,7 @@ class Child:
 
     Attributes:
         events: what the driver told, the oldest first, for whoever takes it.
+        binding: kinds of what happened to the binding of GPUs to kernel drivers, for whoever takes them.
         watched: return code of each GPU's registration for events, by index; empty while it was not tried.
     """
 
@@ -52,6 +54,7 @@ class Child:
         self._frames = Frames()
         self._records: asyncio.Queue[Record | None] = asyncio.Queue()
         self.events: deque[EventRecord] = deque(maxlen=MAX_EVENTS)
+        self.binding: deque[int] = deque(maxlen=MAX_EVENTS)
         self.watched: tuple[int, ...] = ()
         self._loop = asyncio.get_running_loop()
         self._stopping = False
@@ -164,6 +167,8 @@ class Child:
         for record in records:
             if isinstance(record, EventRecord):
                 self.events.append(record)
+            elif isinstance(record, SystemEventRecord):
+                self.binding.append(record.kind)
             elif isinstance(record, WatchedRecord):
                 self.watched = record.codes
             else:

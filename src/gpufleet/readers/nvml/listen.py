@@ -18,8 +18,12 @@ WAIT_MS = 500
 """How long the driver may keep the thread in one wait; stopping takes as long."""
 
 XID, MIG_CHANGE = 0x8, 0x100
-WANTED = XID | MIG_CHANGE
-"""nvmlEventTypeXidCriticalError and nvmlEventMigConfigChange (nvml.h); others are told by readings, or by XIDs."""
+MEMORY_STORM, MEMORY_RETIRED, MEMORY_NOT_RETIRED = 0x200, 0x400, 0x800
+POISON, FATAL_POISON, UNAVAILABLE = 0x1000, 0x2000, 0x4000
+WANTED = XID | MIG_CHANGE | MEMORY_STORM | MEMORY_RETIRED | MEMORY_NOT_RETIRED | POISON | FATAL_POISON | UNAVAILABLE
+"""Types of nvmlEventData_t (nvml.h; those from 0x200 on since driver branch 570). Of them those are asked for that a
+device supports. The others (ECC errors, P-states, clocks, recovery actions) are told by readings, which say how much.
+"""
 
 UNKNOWN = 999
 RETRY_SECONDS, RETRY_MOST = 1.0, 60.0

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import re
 from pathlib import Path
 
 from gpufleet.model.absence import Absent, Reason
@@ -27,7 +28,18 @@ DRIVER_STATES = {
 }
 """Reason of a failure to the catalogue's `nvidia_driver_state`; any other is `error`."""
 
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
 _STATIC = ("nvidia_driver_version", "nvidia_library_version", "nvidia_cuda_version")
+
+
+def bound_devices(root: Path) -> frozenset[str]:
+    """Return the PCI addresses of the GPUs that the kernel's driver has; none where sysfs does not show it."""
+    try:
+        names = [entry.name for entry in (root / "sys/bus/pci/drivers/nvidia").iterdir()]
+    except OSError:
+        return frozenset()
+    return frozenset(name for name in names if _ADDRESS.fullmatch(name))
 
 
 def machine_sample(session: SessionRecord, lane: Lane, *, all_hung: bool, driver_session: int) -> Sample | None:

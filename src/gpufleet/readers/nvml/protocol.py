@@ -181,13 +181,27 @@ class EventRecord(msgspec.Struct, array_like=True, frozen=True, tag="event"):
     at: int
 
 
+class SystemEventRecord(msgspec.Struct, array_like=True, frozen=True, tag="system"):
+    """A kernel driver takes a GPU or gives one up; comes on its own.
+
+    Attributes:
+        kind: nvmlSystemEventData_v1_t's type.
+        gpu: its `gpuId`, which names no device that NVML lists.
+        at: nanoseconds since 1970 when it was told.
+    """
+
+    kind: int
+    gpu: int
+    at: int
+
+
 class WatchedRecord(msgspec.Struct, array_like=True, frozen=True, tag="watched"):
     """Whether the driver tells of events: the return code of each GPU's registration, by index; comes on its own."""
 
     codes: tuple[int, ...]
 
 
-Record = SessionRecord | AttachedRecord | DeviceRecord | BusyRecord | EventRecord | WatchedRecord
+Record = SessionRecord | AttachedRecord | DeviceRecord | BusyRecord | EventRecord | WatchedRecord | SystemEventRecord
 
 _LENGTH = struct.Struct("<I")
 _encode = msgspec.msgpack.Encoder().encode

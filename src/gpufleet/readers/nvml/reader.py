@@ -72,6 +72,7 @@ class NvmlReader:
         self._memory: dict[tuple[int, Lane], Memory] = {}
         self._session = machine.DriverSession(root)
         self._some_sick = False
+        self._bound = machine.bound_devices(root)
 
     @property
     def name(self) -> str:
@@ -92,16 +93,21 @@ class NvmlReader:
         """Make one pass of one lane.
 
         The static lane attaches every device anew, and starts NVML anew if a device could not be read as a
-        whole before: a recovered GPU comes back by itself.
+        whole before: a recovered GPU comes back by itself. Static and slow lane start it anew when the kernel's
+        driver has other GPUs than before, which NVML does not notice by itself.
 
         Raises:
             ReaderError: without library, driver, devices or access, when the versions of library and driver
                 differ, when the driver hangs as a whole, or when the child died; with the driver's own words.
         """
         if lane is Lane.EVENT:
-            return self._told()
-        if lane is Lane.STATIC and self._some_sick:
+            told = self._told()
+            await self._watch.heed_binding()
+            return told
+        bound = machine.bound_devices(self._root) if lane in (Lane.STATIC, Lane.SLOW) else self._bound
+        if (lane is Lane.STATIC and self._some_sick) or bound != self._bound:
             await self._watch.renew()
+        self._bound = bound
         try:
             answers = await self._watch.ask(lane.value)
         except Failed as failed:

@@ -7,8 +7,17 @@ from gpufleet.model.view import View
 from gpufleet.readers.nvml.devices import Identity, address_of, view_of
 from gpufleet.readers.nvml.protocol import AttachedRecord, EventRecord
 
-XID, MIG_CHANGE = 0x8, 0x100
-"""nvmlEventTypeXidCriticalError and nvmlEventMigConfigChange (nvml.h)."""
+KINDS = {
+    0x8: EventKind.XID,
+    0x100: EventKind.MIG_CHANGED,
+    0x200: EventKind.ECC_STORM,
+    0x400: EventKind.MEMORY_RETIRED,
+    0x800: EventKind.MEMORY_NOT_RETIRED,
+    0x1000: EventKind.POISON,
+    0x2000: EventKind.FATAL_POISON,
+    0x4000: EventKind.GPU_UNAVAILABLE,
+}
+"""nvmlEventType* (nvml.h) to kinds."""
 
 NO_INSTANCE = 0xFFFFFFFF
 SOURCE = "nvml"
@@ -22,8 +31,7 @@ def map_event(record: EventRecord, attached: AttachedRecord | None, shared: tupl
         attached: which device stands behind its index, if that is known.
         shared: names that several GPUs claim: they name none of them.
     """
-    kinds = {XID: EventKind.XID, MIG_CHANGE: EventKind.MIG_CHANGED}
-    kind = kinds.get(record.kind)
+    kind = KINDS.get(record.kind)
     if kind is None:
         return None
     attributes = {"sources": SOURCE}

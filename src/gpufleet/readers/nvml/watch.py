@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from gpufleet.readers.nvml.fetch import MAX_EVENTS, Child, ChildEndedError
+from gpufleet.readers.nvml.listen_system import UNBIND
 from gpufleet.readers.nvml.protocol import (
     AttachedRecord,
     BusyRecord,
@@ -40,6 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         hang: after which a child that hangs as a whole is ended (one RPC to the GPU's firmware times out at 45 s).
         grace: between asking a child to end and killing it.
         retry: before a failed start is repeated; doubles up to `retry_most`.
+        unbinding: after word that a GPU is unbound, before devices are opened again.
     """
 
     call: float = 5.0
@@ -48,6 +50,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 5.0
     retry: float = 1.0
     retry_most: float = 30.0
+    unbinding: float = 3.0
 
 
 class Failed(Exception):  # noqa: N818 - not an error of its own: the reader makes one of it
@@ -143,6 +146,21 @@ class Watch:
         """Return the return code of a GPU's registration for events, or None while it was not tried."""
         codes = self._child.watched if self._child is not None else ()
         return codes[index] if index < len(codes) else None
+
+    async def heed_binding(self) -> None:
+        """Let go of every device where the kernel binds or unbinds one: that waits for us, and NVML lists no new one.
+
+        After an unbinding no other child is started for `unbinding` seconds: it would take the device again.
+        """
+        child = self._child
+        if child is None or not child.binding or self._hung_since is not None or self._pressed_at is not None:
+            return
+        kinds = set(child.binding)
+        child.binding.clear()
+        await self._retire(child)
+        if UNBIND in kinds:
+            self._failure = Failed("a GPU is being unbound from its driver: all are let go of for a moment")
+            self._retry_at = time.monotonic() + self._limits.unbinding
 
     async def renew(self) -> None:
         """End the child if it answers, so that the next round starts NVML afresh."""

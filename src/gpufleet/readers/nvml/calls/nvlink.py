@@ -26,6 +26,8 @@ LINK_FIELDS = (
     ("received, KiB", 139, 0),
     ("transmitted", 202, 560),
     ("received", 204, 560),
+    ("effective bit errors", 220, 560),
+    ("symbol bit errors", 222, 560),
 )
 """Reading of one link, its field id, and the branch that it came with.
 
@@ -49,6 +51,12 @@ LINK_ERRORS = (
     ("symbol", 221, 560),
 )
 """Kind of error, its field id, and the branch that it came with: the first three before Blackwell, the others since."""
+
+CORRECTED = tuple([(str(number), 235 + number, 570) for number in range(16)])
+"""Bin of the histogram of error correction, its field id, and the branch that it came with; Blackwell has it.
+
+Too many for the slow lane: 16 a link.
+"""
 
 C2C_LINKS = 170
 C2C_FIELDS = (("status", 171, 535), ("speed", 172, 535))
@@ -122,6 +130,10 @@ def _link_fields(context: Context) -> Value:
     return _fields(context, "nvlink fields", LINK_FIELDS + LINK_ERRORS, len(_links(context)))
 
 
+def _corrected(context: Context) -> Value:
+    return _fields(context, "nvlink corrections", CORRECTED, len(_links(context)))
+
+
 def _c2c_fields(context: Context) -> Value:
     links: Batch = context.memory.keep("c2c links", lambda: Batch(((C2C_LINKS, 0),)))
     code, count = links.ask(context)[0]
@@ -137,6 +149,7 @@ CALLS: Calls = {
     ),
     "static": (
         plain(VERSION, 0),
+        custom("NVLink corrections", _corrected, inner=(STATE, FIELD_VALUES)),
         custom("NVLink peers", _peers, inner=(STATE, PEER)),
         struct_call("nvmlDeviceGetC2cModeInfoV", "<I4x"),
     ),

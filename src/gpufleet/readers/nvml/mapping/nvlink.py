@@ -5,6 +5,7 @@ from gpufleet.readers.nvml import protocol
 from gpufleet.readers.nvml.calls.nvlink import (
     C2C_ERRORS,
     C2C_FIELDS,
+    CORRECTED,
     LINK_ERRORS,
     LINK_FIELDS,
     PEERS,
@@ -13,12 +14,12 @@ from gpufleet.readers.nvml.calls.nvlink import (
     Ids,
 )
 from gpufleet.readers.nvml.mapping.row import Convert, Row, field_row
-from gpufleet.readers.nvml.mapping.units import count, kibi, mega, number, same
+from gpufleet.readers.nvml.mapping.units import bit_errors, count, kibi, mega, number, same
 
 _VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
 """NVML_NVLINK_VERSION_*."""
 
-_LINKS, _C2C = "NVLink field values", "C2C field values"
+_LINKS, _CORRECTIONS, _C2C = "NVLink field values", "NVLink corrections", "C2C field values"
 
 
 def _version(value: protocol.Value) -> Value | None:
@@ -37,6 +38,12 @@ def _active(value: protocol.Value) -> Value | None:
 def _link(metric: str, name: str, convert: Convert, instead: Row | None = None) -> Row:
     part, id_ = next((at, id_) for at, (found, id_, _) in enumerate(LINK_FIELDS) if found == name)
     return Row(metric, _LINKS, convert, part, every=True, sparse=True, instead=instead, inner=f"FI {id_}", bits=64)
+
+
+def _rate(name: str, *, silent: bool) -> Row:
+    """Return a row of bit errors; that the chip tells none is told of the first kind."""
+    row = _link("gpu_nvlink_bit_error_ratio", f"{name} bit errors", bit_errors)
+    return row._replace(labels=(name,), silent=silent)
 
 
 def _traffic(metric: str, name: str) -> Row:
@@ -75,6 +82,9 @@ ROWS = (
     _traffic("gpu_nvlink_link_transmit_bytes_total", "transmitted"),
     _traffic("gpu_nvlink_link_receive_bytes_total", "received"),
     *_errors("gpu_nvlink_errors_total", _LINKS, len(LINK_FIELDS), LINK_ERRORS),
+    _rate("effective", silent=False),
+    _rate("symbol", silent=True),
+    *_errors("gpu_nvlink_corrected_total", _CORRECTIONS, 0, CORRECTED),
     *[Row("gpu_nvlink_peers", "NVLink peers", same, at, labels=(peer,)) for at, peer in enumerate(PEERS)],
     field_row("gpu_nvswitch_links", "nvswitch links", same),
     Row("gpu_nvlink_version", VERSION, _version),

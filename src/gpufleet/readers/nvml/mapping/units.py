@@ -35,6 +35,23 @@ def percent(value: protocol.Value) -> Value:
     return number(value) / 100
 
 
+_EXPONENT, _MANTISSA_SHIFT, _MANTISSA = 0xFF, 8, 0xF
+
+
+def bit_errors(value: protocol.Value) -> Value:
+    """Return a ratio from NVLink's packed decimal: bits 0 to 7 are a negative exponent of ten, 8 to 11 what it scales.
+
+    nvml.h: NVML_NVLINK_BER_EXP_WIDTH and _SHIFT, NVML_NVLINK_BER_MANTISSA_WIDTH and _SHIFT.
+
+    Raises:
+        ValueError: if other bits are set.
+    """
+    packed = int(number(value))
+    if packed >> _MANTISSA_SHIFT > _MANTISSA:
+        raise ValueError("not a packed ratio")
+    return float(f"{packed >> _MANTISSA_SHIFT}e-{packed & _EXPONENT}")
+
+
 def milli(value: protocol.Value) -> Value:
     """Return watts, or joules, from thousandths."""
     return number(value) / 1000

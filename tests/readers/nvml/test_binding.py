@@ -1,0 +1,109 @@
+"""GPUs that a kernel driver takes or gives up while the agent runs: it lets go, and finds them again."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import ReaderError
+from gpufleet.readers.nvml.reader import NvmlReader
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.scenario import Scenario, healthy_h200
+from tests.readers.nvml.rig import PATIENT, Start, own
+from tests.support.waiting import wait_until, wait_until_async
+
+UNBIND, BIND = 1, 2
+
+
+def bind(fake: FakeNvml, number: int, kind: int) -> None:
+    """Let the driver tell of one more binding or unbinding."""
+    fake.scenario.devices[0].rows.setdefault("system_event", []).append((number, kind, 0x1B00))
+    fake.apply()
+
+
+async def listening(reader: NvmlReader, fake: FakeNvml) -> int:
+    await reader.read(Lane.FAST)
+    wait_until(lambda: fake.calls()["nvmlSystemEventSetWait", -1] > 0, what="the child to listen")
+    assert reader.child_pid is not None
+    return reader.child_pid
+
+
+async def test_while_a_gpu_is_unbound_no_device_is_held(fake: FakeNvml, start: Start) -> None:
+    """The kernel waits until everybody has closed it; a process started at once would take it again."""
+    reader = start(fake, limits=PATIENT)
+    await listening(reader, fake)
+    bind(fake, 1, UNBIND)
+
+    async def let_go() -> bool:
+        await reader.read(Lane.EVENT)
+        return reader.child_pid is None
+
+    await wait_until_async(let_go, what="the child to let go")
+    begun = time.monotonic()
+    with pytest.raises(ReaderError, match="a GPU is being unbound"):
+        await reader.read(Lane.FAST)
+    assert reader.child_pid is None
+
+    async def back() -> bool:
+        try:
+            return own(await reader.read(Lane.FAST))["nvidia_devices"] == 8
+        except ReaderError:
+            return False
+
+    await wait_until_async(back, what="the GPUs to be read again")
+    assert time.monotonic() - begun > 1  # the reader's own patience, not a measure of speed
+    calls = fake.calls()
+    assert calls["nvmlSystemEventSetFree", -1] == calls["nvmlShutdown", -1] == 1
+
+
+async def test_a_gpu_that_is_bound_is_looked_for_by_a_fresh_process(fake: FakeNvml, start: Start) -> None:
+    reader = start(fake)
+    before = await listening(reader, fake)
+    bind(fake, 1, BIND)
+
+    async def let_go() -> bool:
+        await reader.read(Lane.EVENT)
+        return reader.child_pid != before
+
+    await wait_until_async(let_go, what="the child to be renewed")
+    await reader.read(Lane.FAST)
+    assert reader.child_pid not in (None, before)
+
+
+@pytest.mark.parametrize("branch", [535, 570])
+async def test_older_drivers_tell_nothing_of_it_and_lose_nothing(tmp_path: Path, start: Start, branch: int) -> None:
+    fake = FakeNvml(tmp_path, Scenario.healthy(2), branch=branch, log=True)
+    reader = start(fake)
+    for lane in (Lane.STATIC, Lane.FAST, Lane.EVENT):
+        await reader.read(lane)
+    await reader.close()
+    assert fake.calls()["nvmlShutdown", -1] == 1
+
+
+@pytest.mark.parametrize("lane", [Lane.SLOW, Lane.STATIC])
+async def test_what_the_kernel_s_driver_gained_or_lost_shows_without_the_driver_s_word(
+    tmp_path: Path, start: Start, lane: Lane
+) -> None:
+    """NVML lists the GPUs that there were when it started."""
+    root, fake = tmp_path / "machine", FakeNvml(tmp_path, Scenario.healthy(2))
+    bound = root / "sys/bus/pci/drivers/nvidia"
+    bound.mkdir(parents=True)
+    for name in ("0000:18:00.0", "0000:2a:00.0", "module", "bind", "new_id"):
+        (bound / name).touch()
+    reader = start(fake, root=root)
+    await reader.read(Lane.FAST)
+    first = reader.child_pid
+    (bound / "remove_id").touch()
+    await reader.read(lane)
+    assert reader.child_pid == first
+    (bound / "0000:3c:00.0").touch()
+    fake.scenario.devices.append(healthy_h200(2))
+    fake.apply()
+    await reader.read(lane)
+    second = reader.child_pid
+    assert second not in (None, first)
+    assert own(await reader.read(Lane.FAST))["nvidia_devices"] == 3
+    (bound / "0000:18:00.0").unlink()
+    await reader.read(lane)
+    assert reader.child_pid not in (first, second)
