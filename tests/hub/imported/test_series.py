@@ -124,8 +124,8 @@ def test_what_an_agent_says_of_its_guests_makes_no_machine_and_is_not_its_hosts(
     guest = {**own, "namespace": "ml", "vm_name": "train-0", "vm_uid": "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"}
     found = read_request(
         request(
-            (series("gpufleet_gpu_power_watts", **own, side="host"), 300.0, T0),
-            (series("gpufleet_gpu_power_watts", **guest, side="guest"), 400.0, T0),
+            (Series("gpufleet_gpu_power_watts", {**own, "side": "host"}), 300.0, T0),
+            (Series("gpufleet_gpu_power_watts", {**guest, "side": "guest"}), 400.0, T0),
         )
     )
     (machine,) = found.machines
