@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from gpufleet.hub.normalise_processes import ProcessWork
-from gpufleet.hub.screening import Doubts, is_fine, screen
+from gpufleet.hub.screening import SUBJECTS, Doubts, is_fine, screen
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
 from gpufleet.model.time import NANOS
@@ -114,7 +114,7 @@ class _Work:
         if self._views is not None:
             self._views.append(-1)
         self._taken: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
-        self._subjects = [Subject(view.kind.value) for view in batch.views]
+        self._kinds_of_views = [view.kind for view in batch.views]
 
     def clean_samples(self, block: SampleBlock, doubts: Doubts) -> SampleBlock:
         """Return the block with known metrics and valid cells only; `doubts` are the columns to look at."""
@@ -186,7 +186,10 @@ class _Work:
         return _kept(block, keep)
 
     def _kinds(self, views: Sequence[int]) -> set[Subject]:
-        return {self._subjects[view] if view >= 0 else Subject.MACHINE for view in set(views)}
+        return set(map(self._subject, set(views)))
+
+    def _subject(self, view: int) -> Subject:
+        return SUBJECTS[self._kinds_of_views[view]] if view >= 0 else Subject.MACHINE
 
     def _clean_column(
         self,
@@ -213,8 +216,7 @@ class _Work:
     ) -> list[Cell]:
         mended: list[Cell] = []
         for row, (cell, view) in enumerate(zip(column, block.view, strict=True)):
-            subject = self._subjects[view] if view >= 0 else Subject.MACHINE
-            fit, problem = (cell, "") if cell is None else _judge(metric, subject, cell)
+            fit, problem = (cell, "") if cell is None else _judge(metric, self._subject(view), cell)
             mended.append(fit)
             if problem:
                 self.invalid_values[metric.name] += 1

@@ -5,14 +5,17 @@ by operations on whole lists: of a column that is fine nothing more has to be as
 forty columns of eight cells, and looking at each costs more than looking at the cells.
 """
 
+import importlib
 import math
+from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
+from gpufleet.model.shapes import Shapes
 from gpufleet.model.view import ViewKind
 from gpufleet.model.wire import Cell, SampleBlock, WireBatch
 
@@ -41,7 +44,7 @@ _TYPES: dict[ValueType, frozenset[type]] = {
 }
 """Types that a column may have without a closer look."""
 
-_SUBJECTS = {kind: Subject(kind.value) for kind in ViewKind}
+SUBJECTS = {kind: Subject(kind.value) for kind in ViewKind}
 _STATES = {metric.name: frozenset(metric.states) for metric in CATALOGUE.values() if metric.type is ValueType.ENUM}
 
 
@@ -50,26 +53,23 @@ def screen(batches: Iterable[WireBatch]) -> list[list[Doubts]]:
 
     A false alarm costs only that look: one bad value has it taken at its metric in all the batches that came with it.
     """
-    shapes: dict[tuple[str, ...], _Shape] = {}
+    shapes = Shapes(_Shape)
     placed: list[list[tuple[_Shape, SampleBlock]]] = []
     for batch in batches:
-        subjects = {_SUBJECTS[view.kind] for view in batch.views}
+        subjects = {SUBJECTS[view.kind] for view in batch.views}
         blocks: list[tuple[_Shape, SampleBlock]] = []
         for block in batch.samples:
-            metrics = tuple(block.metrics)
-            shape = shapes.get(metrics)
-            if shape is None:
-                shape = shapes[metrics] = _Shape(metrics)
+            shape = shapes.of(block)
             shape.blocks.append(block)
             if len(subjects) > 1:
-                shape.subjects |= {_SUBJECTS[batch.views[view].kind] for view in set(block.view) if view >= 0}
+                shape.subjects |= {SUBJECTS[batch.views[view].kind] for view in set(block.view) if view >= 0}
             else:
                 shape.subjects |= subjects
             if -1 in block.view:
                 shape.subjects.add(Subject.MACHINE)
             blocks.append((shape, block))
         placed.append(blocks)
-    for shape in shapes.values():
+    for shape in shapes.all():
         shape.look()
     return [[shape.doubts(block) for shape, block in blocks] for blocks in placed]
 
@@ -91,7 +91,14 @@ class _Shape:
             if metric is None or metric.dims or not self.subjects.issubset(metric.subjects):
                 self._bad.append(column)
                 continue
-            cells = list(chain.from_iterable(block.columns[column] for block in self.blocks))
+            columns: list[Sequence[Cell]] = [block.columns[column] for block in self.blocks]
+            packed = [one for one in columns if isinstance(one, array)]
+            if packed and not _is_fine_packed(metric, packed):
+                self._bad.append(column)
+                continue
+            if len(packed) == len(columns):
+                continue
+            cells = list(chain.from_iterable(one for one in columns if not isinstance(one, array)))
             if None in cells:
                 self._gaps.append(column)
                 cells = [cell for cell in cells if cell is not None]
@@ -109,6 +116,20 @@ class _Shape:
         ]
 
 
+def _is_fine_packed(metric: Metric, columns: Sequence["array[Any]"]) -> bool:
+    """Tell the same of columns that `packing` has made arrays of numbers of their metric's type."""
+    pa, compute = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.compute"))
+    data = pa.py_buffer(b"".join(columns))
+    type_ = pa.float64() if columns[0].typecode == "d" else pa.int64()
+    numbers = pa.Array.from_buffers(type_, data.size // 8, [None, data])
+    if not len(numbers):
+        return True
+    if type_ == pa.float64() and not compute.all(compute.is_finite(numbers)).as_py():
+        return False
+    least, most = compute.min_max(numbers).as_py().values()
+    return (metric.low is None or least >= metric.low) and (metric.high is None or most <= metric.high)
+
+
 def is_fine(metric: Metric, cells: Sequence[Cell]) -> bool:
     """Tell whether all of these cells, of which none is absent, are valid as they are."""
     if not cells:
@@ -120,7 +141,7 @@ def is_fine(metric: Metric, cells: Sequence[Cell]) -> bool:
         return True
     if metric.type is ValueType.ENUM:
         return _STATES[metric.name].issuperset(cells)
-    numbers = cast("list[int | float]", cells)  # `types` has no str
+    numbers = cast("Sequence[float]", cells)  # `types` has no str
     if float in types and not math.isfinite(sum(numbers)):
         return False
     low, high = metric.low, metric.high

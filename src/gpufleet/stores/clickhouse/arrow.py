@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from gpufleet.model.errors import UnstorableError
-from gpufleet.stores.clickhouse.columns import Cells, Coded, Columns, Ragged
+from gpufleet.stores.clickhouse.columns import Cells, Coded, Columns, Numbers, Packed, Ragged
 from gpufleet.stores.clickhouse.schema import Table
 
 _WRAPPED = re.compile(r"(?:Nullable|LowCardinality)\((.*)\)$")
@@ -53,6 +53,9 @@ def _array(type_: str, cells: Cells) -> Any:
     pa = _arrow()
 
     match cells:
+        case Numbers():
+            stretches = [_stretch(_type(type_), one) for one in cells.stretches]
+            return stretches[0] if len(stretches) == 1 else pa.concat_arrays(stretches)
         case Coded():
             return pa.DictionaryArray.from_arrays(pa.array(cells.rows, pa.int32()), pa.array(list(cells.numbers)))
         case Ragged():
@@ -61,6 +64,19 @@ def _array(type_: str, cells: Cells) -> Any:
             return pa.ListArray.from_arrays(offsets, pa.array(cells.flat, element))
         case list():
             return _plain(_type(type_), cells)
+
+
+def _stretch(type_: Any, cells: Packed | list[Any] | int) -> Any:
+    pa = _arrow()
+
+    match cells:
+        case Packed():
+            stored = pa.int64() if cells.code == "q" else pa.float64()
+            return pa.Array.from_buffers(stored, cells.count, [None, pa.py_buffer(cells.data)]).cast(type_)
+        case int():
+            return pa.nulls(cells, type_)
+        case list():
+            return _plain(type_, cells)
 
 
 def _plain(type_: Any, cells: list[Any]) -> Any:

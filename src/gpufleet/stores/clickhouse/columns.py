@@ -1,6 +1,8 @@
-"""Columns on their way into a table: plain lists, numbered names, and lists of lists laid flat."""
+"""Columns on their way into a table: plain lists, numbers as bytes, numbered names, and lists of lists laid flat."""
 
+from array import array
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -43,7 +45,52 @@ class Ragged(msgspec.Struct):
         self.flat.extend(elements)
 
 
-Cells = list[Any] | Coded | Ragged
+class Packed(msgspec.Struct, frozen=True):
+    """Numbers that are all there: their `code` in the module `array` (`q` or `d`), and their bytes as it has them."""
+
+    code: str
+    data: bytes
+    count: int
+
+
+class Numbers(msgspec.Struct):
+    """A column of numbers, in stretches: packed, as a list, or so many rows without a value."""
+
+    stretches: list[Packed | list[Any] | int] = []
+    count: int = 0
+
+    def pad(self, rows: int) -> None:
+        """Add rows without a value until there are so many."""
+        if self.count < rows:
+            self.stretches.append(rows - self.count)
+            self.count = rows
+
+    def add(self, cells: list[Any]) -> None:
+        """Add a list."""
+        self.stretches.append(cells)
+        self.count += len(cells)
+
+    def add_packed(self, arrays: "Sequence[array[Any]]") -> None:
+        """Add arrays of one type."""
+        rows = sum(map(len, arrays))
+        self.stretches.append(Packed(arrays[0].typecode, b"".join(arrays), rows))
+        self.count += rows
+
+
+def as_arrays(columns: Sequence[Sequence[Any]]) -> "Sequence[array[Any]] | None":
+    """Return the columns if all of them are arrays of one type, or None."""
+    kinds = set(map(type, columns))
+    if kinds != {array}:
+        return None
+    return columns if len({column.typecode for column in columns}) == 1 else None  # type: ignore[attr-defined, return-value]
+
+
+def end_to_end(columns: Iterable[Sequence[Any]]) -> list[Any]:
+    """Return the columns as one list."""
+    return list(chain.from_iterable(columns))
+
+
+Cells = list[Any] | Numbers | Coded | Ragged
 """What a column can be."""
 
 Columns = dict[str, Cells]
@@ -71,6 +118,8 @@ def count(columns: Columns) -> int:
     """Return the number of rows."""
     for cells in columns.values():
         match cells:
+            case Numbers():
+                return cells.count
             case Coded():
                 return len(cells.rows)
             case Ragged():

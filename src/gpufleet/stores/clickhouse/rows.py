@@ -45,10 +45,10 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
         dims.add(one, ids)
         parts.add(one)
         processes.add(one, ids)
+    sample_columns, known_at, texts = samples.gather()
     info = Rows(column.name for column in INFO.columns)
-    for row in info_rows(samples.info):
+    for row in info_rows(texts):
         info.add(*row)
-    sample_columns = samples.columns
     tables = {
         "absence_sets": sets.columns,
         "info": info.columns,
@@ -56,6 +56,6 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
         "processes": processes.columns,
         "dim_samples": dims.columns,
         "samples": sample_columns,
-        "latest": {**sample_columns, KNOWN_AT.name: samples.known_at},
+        "latest": {**sample_columns, KNOWN_AT.name: known_at},
     }
     return {name: columns for name, columns in tables.items() if count(columns)}

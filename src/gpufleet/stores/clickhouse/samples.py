@@ -1,13 +1,16 @@
 """Sample blocks to the columns of `samples` and `latest`. Pure, and a column at a time."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, compress
+
+import msgspec
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
 from gpufleet.model.errors import UnstorableError
+from gpufleet.model.shapes import Shapes
 from gpufleet.model.stored import Accepted
 from gpufleet.model.wire import Cell, SampleBlock, WireBatch
-from gpufleet.stores.clickhouse.columns import Coded, Columns, Ragged
+from gpufleet.stores.clickhouse.columns import Coded, Columns, Numbers, Ragged, as_arrays, end_to_end
 from gpufleet.stores.clickhouse.sets import EMPTY, Known, Subject, info_set_id
 
 InfoRow = tuple[Subject, int, int, int, list[tuple[str, str]]]
@@ -79,13 +82,44 @@ def bare_blocks(batch: WireBatch) -> list[SampleBlock]:
     return list(bare.values())
 
 
+class _Told(msgspec.Struct, frozen=True):
+    """A block, and what its positions stand for: numbers of the columns' texts, and ids of sets."""
+
+    accepted: Accepted
+    block: SampleBlock
+    machines: list[int]
+    views: list[int]
+    absences: list[int]
+    places: dict[int, int]
+
+    @property
+    def rows(self) -> int:
+        return len(self.block.measured_at)
+
+    def subject(self, row: int) -> Subject:
+        """Return what a row is about: cluster, machine, view, reader, lane."""
+        batch, block = self.accepted.batch, self.block
+        view = block.view[row]
+        key = batch.views[view].key if view >= 0 else MACHINE_ITSELF
+        return batch.cluster, self.accepted.machine_ids[block.machine[row]], key, block.reader, block.lane
+
+
+class _Shape:
+    """Blocks with the same metrics."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        self.told: list[_Told] = []
+
+
 class SampleRows:
-    """Gathers sample blocks of many batches."""
+    """Gathers sample blocks of many batches. Blocks of the same metrics come to lie together, a metric at a time."""
 
     def __init__(self, known: Known) -> None:
-        self.info: list[InfoRow] = []
         self._known = known
+        self._shapes = Shapes(_Shape)
         self._rows = 0
+        self._info: list[InfoRow] = []
         self._texts = {
             name: Coded() for name in ("cluster", "machine", "view", "reader", "lane", "provenance", "epoch")
         }
@@ -93,58 +127,83 @@ class SampleRows:
             name: [] for name in ("measured_at", "received_at", "seq", "driver_session", "absence_set", "info_set")
         }
         self._known_at: list[int] = []
-        self._core: dict[str, list[Cell]] = {}
+        self._core: dict[str, Numbers] = {}
         self._tails = {
             name: Ragged() for name in ("tail_int_ids", "tail_int_values", "tail_float_ids", "tail_float_values")
         }
 
     def add(self, accepted: Accepted, absence_ids: Sequence[int]) -> None:
         """Add every sample block of a batch; `absence_ids` are the ids of `batch.absences`."""
-        batch = accepted.batch
-        texts = self._texts
-        machine_codes, view_codes = batch_codes(accepted, texts["machine"], texts["view"])
+        batch, texts = accepted.batch, self._texts
+        machines, views = batch_codes(accepted, texts["machine"], texts["view"])
         absences = [*absence_ids, EMPTY]
         blocks = (*batch.samples, *bare_blocks(batch))
         places = _places(blocks, accepted.reported_at)
         for block in blocks:
-            count = len(block.measured_at)
-            texts["cluster"].repeat(batch.cluster, count)
-            texts["machine"].rows.extend(map(machine_codes.__getitem__, block.machine))
-            texts["view"].rows.extend(map(view_codes.__getitem__, block.view))
-            texts["reader"].repeat(block.reader, count)
-            texts["lane"].repeat(block.lane, count)
-            texts["provenance"].repeat(block.provenance, count)
-            texts["epoch"].repeat(batch.epoch, count)
-            numbers = self._numbers
-            numbers["measured_at"].extend(block.measured_at)
-            numbers["received_at"].extend([accepted.received_at] * count)
-            self._known_at.extend(map(places.__getitem__, block.measured_at))
-            numbers["seq"].extend([batch.seq] * count)
-            numbers["driver_session"].extend(block.driver_session)
-            numbers["absence_set"].extend(map(absences.__getitem__, block.absence))
-            self._add_values(accepted, block, count)
-            self._rows += count
+            self._shapes.of(block).told.append(_Told(accepted, block, machines, views, absences, places))
 
-    def _add_values(self, accepted: Accepted, block: SampleBlock, count: int) -> None:
+    def gather(self) -> tuple[Columns, list[int], list[InfoRow]]:
+        """Return everything as columns, what makes each row the newest, and what there is to be written of texts.
+
+        A core metric that came in no block has no column. What makes a row the newest is a column of `latest` alone.
+
+        Raises:
+            UnstorableError: if a state is not one of its metric's states.
+        """
+        for shape in self._shapes.all():
+            for told in shape.told:
+                self._add_head(told)
+            self._add_values(shape.names, shape.told)
+        for column in self._core.values():
+            column.pad(self._rows)
+        return {**self._texts, **self._numbers, **self._core, **self._tails}, self._known_at, self._info
+
+    def _add_head(self, told: _Told) -> None:
+        accepted, block, count = told.accepted, told.block, told.rows
+        texts, numbers, batch = self._texts, self._numbers, accepted.batch
+        texts["cluster"].repeat(batch.cluster, count)
+        texts["machine"].rows.extend(map(told.machines.__getitem__, block.machine))
+        texts["view"].rows.extend(map(told.views.__getitem__, block.view))
+        texts["reader"].repeat(block.reader, count)
+        texts["lane"].repeat(block.lane, count)
+        texts["provenance"].repeat(block.provenance, count)
+        texts["epoch"].repeat(batch.epoch, count)
+        numbers["measured_at"].extend(block.measured_at)
+        numbers["received_at"].extend([accepted.received_at] * count)
+        self._known_at.extend(map(told.places.__getitem__, block.measured_at))
+        numbers["seq"].extend([batch.seq] * count)
+        numbers["driver_session"].extend(block.driver_session)
+        numbers["absence_set"].extend(map(told.absences.__getitem__, block.absence))
+
+    def _add_values(self, names: Sequence[str], told: Sequence[_Told]) -> None:
+        count = sum(one.rows for one in told)
         tail_ints: list[tuple[Metric, list[Cell]]] = []
         tail_floats: list[tuple[Metric, list[Cell]]] = []
         infos: list[tuple[str, list[Cell]]] = []
-        for name, cells in zip(block.metrics, block.columns, strict=True):
+        for position, name in enumerate(names):
             metric = CATALOGUE[name]
+            columns = [one.block.columns[position] for one in told]
             if metric.storage is Storage.CORE:
-                column = self._core.setdefault(name, [])
-                if len(column) < self._rows:
-                    column.extend([None] * (self._rows - len(column)))
-                column.extend(stored_numbers(metric, cells))
+                self._add_core(metric, columns)
             elif metric.storage is Storage.INFO:
-                infos.append((name, cells))
+                infos.append((name, end_to_end(columns)))
             elif metric.type is ValueType.FLOAT:
-                tail_floats.append((metric, cells))
+                tail_floats.append((metric, end_to_end(columns)))
             else:
-                tail_ints.append((metric, stored_numbers(metric, cells)))
+                tail_ints.append((metric, stored_numbers(metric, end_to_end(columns))))
         self._add_tail("tail_int", tail_ints, count)
         self._add_tail("tail_float", tail_floats, count)
-        self._add_info(accepted, block, infos, count)
+        self._add_info(told, infos, count)
+        self._rows += count
+
+    def _add_core(self, metric: Metric, columns: Sequence[Sequence[Cell]]) -> None:
+        column = self._core.setdefault(metric.name, Numbers())
+        column.pad(self._rows)
+        arrays = as_arrays(columns)
+        if arrays is not None:
+            column.add_packed(arrays)
+        else:
+            column.add(stored_numbers(metric, end_to_end(columns)))
 
     def _add_tail(self, name: str, metrics: list[tuple[Metric, list[Cell]]], count: int) -> None:
         ids, values = self._tails[f"{name}_ids"], self._tails[f"{name}_values"]
@@ -153,49 +212,32 @@ class SampleRows:
             ids.counts.extend([0] * count)
             values.counts.extend([0] * count)
             return
-        row_ids = [metric.id for metric, _ in metrics]
-        flat = list(chain.from_iterable(zip(*(cells for _, cells in metrics), strict=True)))
+        row_ids = [metric.id for metric, _ in metrics] * count
+        flat = end_to_end(zip(*(cells for _, cells in metrics), strict=True))
+        counts = [width] * count
         if None in flat:
-            for start in range(0, len(flat), width):
-                present = [(i, v) for i, v in zip(row_ids, flat[start : start + width], strict=True) if v is not None]
-                ids.add([i for i, _ in present])
-                values.add([v for _, v in present])
-            return
-        for column, elements in ((ids, row_ids * count), (values, flat)):
-            column.counts.extend([width] * count)
+            present = [cell is not None for cell in flat]
+            row_ids, flat = list(compress(row_ids, present)), list(compress(flat, present))
+            counts = list(map(sum, zip(*[iter(present)] * width, strict=True)))
+        for column, elements in ((ids, row_ids), (values, flat)):
+            column.counts.extend(counts)
             column.flat.extend(elements)
 
-    def _add_info(
-        self, accepted: Accepted, block: SampleBlock, infos: list[tuple[str, list[Cell]]], count: int
-    ) -> None:
+    def _add_info(self, told: Sequence[_Told], infos: list[tuple[str, list[Cell]]], count: int) -> None:
         sets = self._numbers["info_set"]
         if not infos:
             sets.extend([EMPTY] * count)
             return
-        batch = accepted.batch
         names = [name for name, _ in infos]
-        for row, cells in enumerate(zip(*(cells for _, cells in infos), strict=True)):
+        rows = ((one, row) for one in told for row in range(one.rows))
+        for (one, row), *cells in zip(rows, *(cells for _, cells in infos), strict=True):
             texts = [(name, str(cell)) for name, cell in zip(names, cells, strict=True) if cell is not None]
             number = info_set_id(texts)
             sets.append(number)
-            view = block.view[row]
-            key = batch.views[view].key if view >= 0 else MACHINE_ITSELF
-            subject = (batch.cluster, accepted.machine_ids[block.machine[row]], key, block.reader, block.lane)
+            subject = one.subject(row)
             if number != EMPTY and self._known.info.get(subject) != number:
-                self.info.append((subject, number, block.measured_at[row], accepted.received_at, texts))
+                self._info.append((subject, number, one.block.measured_at[row], one.accepted.received_at, texts))
                 self._known.info[subject] = number
-
-    @property
-    def columns(self) -> Columns:
-        """Everything gathered, as columns; a core metric that came in no block has none."""
-        for column in self._core.values():
-            column.extend([None] * (self._rows - len(column)))
-        return {**self._texts, **self._numbers, **self._core, **self._tails}
-
-    @property
-    def known_at(self) -> list[int]:
-        """For each row, what makes it the newest: a column of `latest` alone."""
-        return self._known_at
 
 
 def _places(blocks: Iterable[SampleBlock], reported_at: int) -> dict[int, int]:

@@ -1,0 +1,63 @@
+"""A batch whose numbers are arrays is the same batch."""
+
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.batch import decode
+from gpufleet.hub.normalise import normalise
+from gpufleet.hub.packing import pack
+from gpufleet.hub.screening import screen
+from gpufleet.model.wire import WireBatch
+from tests.fakes.batches import body
+from tests.hub.test_normalise import NOW, batch_of, values_of
+from tests.hub.test_screening import batches
+
+
+def test_columns_of_numbers_become_arrays_and_others_stay() -> None:
+    batch = batch_of(
+        {
+            "gpu_power_watts": [1.5, 2],
+            "gpu_memory_used_bytes": [3, 2**63 - 1],
+            "gpu_energy_joules_total": [None, 1.0],
+            "gpu_graphics_clock_hertz": [1, 2.5],
+            "gpu_memory_total_bytes": [2**63, 1],
+            "gpu_state": ["ok", "lost"],
+            "made_up": [1, 2],
+        }
+    )
+    pack(batch)
+    power, used, *others = batch.samples[0].columns
+    assert repr([power, used]) == repr([array("d", [1.5, 2.0]), array("q", [3, 2**63 - 1])])
+    assert others == [[None, 1.0], [1, 2.5], [2**63, 1], ["ok", "lost"], [1, 2]]
+
+
+def test_blocks_of_the_same_metrics_share_their_names() -> None:
+    one, other = decode(body(1, NOW)), decode(body(2, NOW))
+    pack(one)
+    pack(other)
+    assert [block.metrics for block in one.samples] == [block.metrics for block in other.samples]
+    assert all(a.metrics is b.metrics for a, b in zip(one.samples, other.samples, strict=True))
+
+
+@given(st.lists(batches(), min_size=1, max_size=4), st.integers(0, 3))
+def test_packed_or_not_comes_to_the_same(group: list[WireBatch], packed: int) -> None:
+    plain = [normalise(batch, NOW, doubts) for batch, doubts in zip(group, screen(group), strict=True)]
+    for batch in group[:packed]:
+        pack(batch)
+    for before, (batch, doubts) in zip(plain, zip(group, screen(group), strict=True), strict=True):
+        after = normalise(batch, NOW, doubts)
+        assert after.invalid_values == before.invalid_values
+        assert after.unknown_metrics == before.unknown_metrics
+        assert after.batch.absences == before.batch.absences
+        assert values_of(after.batch) == values_of(before.batch)
+
+
+def test_what_was_packed_is_the_batch_that_came() -> None:
+    content = body(1, NOW)
+    batch = decode(content)
+    pack(batch)
+    for block in batch.samples:
+        block.columns = [list(column) for column in block.columns]
+    assert batch == decode(content)

@@ -1,0 +1,81 @@
+"""Batches to the rows of tables, without a database."""
+
+from typing import Any
+
+import pytest
+
+from gpufleet.hub.packing import pack
+from gpufleet.model.errors import UnstorableError
+from gpufleet.model.stored import Accepted
+from gpufleet.model.wire import Cell, WireBatch
+from gpufleet.stores.clickhouse.arrow import arrow_table
+from gpufleet.stores.clickhouse.rows import build
+from gpufleet.stores.clickhouse.schema import tables
+from gpufleet.stores.clickhouse.sets import Known
+from tests.hub.test_normalise import NOW, batch_of
+
+TABLES = {table.name: table for table in tables()}
+
+
+def rows(*batches: WireBatch) -> list[dict[str, Any]]:
+    """Return the rows of `samples`."""
+    accepted = [
+        Accepted(received_at=NOW + number, reported_at=NOW + number, machine_ids=(f"m{number}",), batch=batch)
+        for number, batch in enumerate(batches)
+    ]
+    found: list[dict[str, Any]] = arrow_table(TABLES["samples"], build(accepted, Known())["samples"]).to_pylist()
+    return found
+
+
+def full(watts: list[Cell], used: list[Cell]) -> WireBatch:
+    return batch_of(
+        {
+            "gpu_power_watts": watts,
+            "gpu_memory_used_bytes": used,
+            "gpu_state": ["ok", "lost"],
+            "gpu_name": ["a", "b"],
+            "gpu_tensor_activity_ratio": [0.5, 0.25],
+        }
+    )
+
+
+def test_batches_of_other_metrics_keep_their_values_apart() -> None:
+    both = full([1.0, 2.0], [3, 4])
+    power, used = batch_of({"gpu_power_watts": [5.0]}), batch_of({"gpu_memory_used_bytes": [6, 7]})
+    found = rows(power, both, used, both)
+    told = {(row["machine"], row.get("gpu_power_watts"), row.get("gpu_memory_used_bytes")) for row in found}
+    assert told == {
+        ("m0", 5.0, None),
+        ("m1", 1.0, 3),
+        ("m1", 2.0, 4),
+        ("m2", None, 6),
+        ("m2", None, 7),
+        ("m3", 1.0, 3),
+        ("m3", 2.0, 4),
+    }
+
+
+def test_packed_batches_come_to_the_same_rows() -> None:
+    def batches() -> list[WireBatch]:
+        gap, whole = full([None, 2.0], [3, 2**63]), full([1.0, 2.0], [3, 4])
+        return [gap, batch_of({"gpu_power_watts": [5.0]}), whole, whole]
+
+    packed = batches()
+    for batch in packed[1:]:
+        pack(batch)
+    assert rows(*packed) == rows(*batches())
+
+
+def test_tails_have_what_is_there_and_no_more() -> None:
+    names = ("gpu_tensor_activity_ratio", "gpu_dram_activity_ratio")
+    columns: list[list[Cell]] = [[0.5, None, None], [0.25, 0.75, None]]
+    found = rows(batch_of(dict(zip(names, columns, strict=True))))
+    assert [row["tail_float_values"] for row in found] == [[0.5, 0.25], [0.75], []]
+    assert [len(row["tail_float_ids"]) for row in found] == [2, 1, 0]
+
+
+def test_a_packed_number_that_does_not_fit_its_column_is_told() -> None:
+    batch = batch_of({"gpu_memory_used_bytes": [-1]})  # nobody has checked it
+    pack(batch)
+    with pytest.raises(UnstorableError, match="gpu_memory_used_bytes"):
+        rows(batch)
