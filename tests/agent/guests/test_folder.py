@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.agent.guests.folder import GuestFolder
+from gpufleet.config.agent import AgentConfig
 from gpufleet.config.guests import MAX_FILE_BYTES, GuestConfig, SshChannel, read_guest
+from gpufleet.config.load import load, resolve
+from gpufleet.config.toml import render_toml
 from gpufleet.model.errors import ConfigError
 
 UID = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
@@ -121,3 +124,30 @@ def test_addresses_are_split(address: str, host: str, port: int) -> None:
 def test_a_guest_is_known_by_its_uuid_in_lower_case() -> None:
     channel = SshChannel(address="a", key_file="k")
     assert GuestConfig(name="vm", vm_uuid=UID.upper(), channels=(channel,)).uid == UID
+
+
+def test_the_example_in_the_documentation_is_right(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "guests.md").read_text(encoding="utf-8")
+    example = page.split("```toml\n")[2].partition("```")[0]
+    put(tmp_path, "a.toml", example)
+    guest = read_guest(tmp_path / "a.toml")
+    assert guest.title == "ml/train-0"
+    assert [type(channel).__struct_config__.tag for channel in guest.channels] == [
+        "ssh",
+        "dcgm",
+        "metrics",
+        "qemu_agent",
+    ]
+    put(tmp_path, "agent.toml", f"[[guests]]\n{example.replace('[[channels]]', '[[guests.channels]]')}")
+    agent = load(AgentConfig, file=tmp_path / "agent.toml", env_prefix="X_", env={}, flags={})
+    assert agent.guests == (guest,)
+    written = render_toml(resolve(AgentConfig, file=tmp_path / "agent.toml", env_prefix="X_", env={}, flags={}))
+    put(tmp_path, "again.toml", written)
+    assert load(AgentConfig, file=tmp_path / "again.toml", env_prefix="X_", env={}, flags={}).guests == (guest,)
+
+
+def test_two_descriptions_of_one_machine_in_the_configuration_are_refused(tmp_path: Path) -> None:
+    one = "[[guests]]\n" + GOOD.replace("[[channels]]", "[[guests.channels]]")
+    put(tmp_path, "agent.toml", one + one.replace("train-0", "train-1"))
+    with pytest.raises(ConfigError, match="more than once"):
+        load(AgentConfig, file=tmp_path / "agent.toml", env_prefix="X_", env={}, flags={})
