@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 import msgspec
 
 from tests.crash.proxy import Mode
+from tests.crash.shim.shim import UNSEEN
 from tests.crash.site import AGENTS, Site
 from tests.support.waiting import wait_until
 
@@ -90,14 +91,14 @@ def _syncs(
         try:
             yield
         finally:
-            victim.shim.leave_syncs()
+            victim.shim.leave_alone()
             victim.may_end = victim.in_trouble = False
 
     return fault
 
 
-def _dies_writing(disk: str, daemon: str, *, syncs: int, times: int = 3) -> Begin:
-    """Kill it before one of the syncs of its writes, each time another one of so many."""
+def _dies_writing(disk: str, daemon: str, *, syncs: int = 0, changes: int = 0, times: int = 3) -> Begin:
+    """Kill it before one of so many syncs of its writes, or of so many changes that show; each time another one."""
 
     @contextmanager
     def fault(site: Site, chance: random.Random) -> Iterator[None]:
@@ -106,10 +107,13 @@ def _dies_writing(disk: str, daemon: str, *, syncs: int, times: int = 3) -> Begi
         try:
             for _ in range(times):
                 starts = len(victim.sessions)
-                victim.shim.die_at_sync(site.disks[disk].folder, chance.randint(2, syncs))
+                if syncs:
+                    victim.shim.die_at_sync(site.disks[disk].folder, chance.randint(2, syncs))
+                else:
+                    victim.shim.die_before(site.disks[disk].folder, chance.randint(2, changes), skipped=UNSEEN)
                 wait(lambda starts=starts: len(victim.sessions) > starts)  # type: ignore[misc]
         finally:
-            victim.shim.leave_syncs()
+            victim.shim.leave_alone()
         yield
         victim.may_die = False
 
@@ -202,6 +206,7 @@ def _all() -> Iterator[Fault]:
     yield Fault("slow store", _syncs("store", "hub", delay_seconds=0.05), (5, 10))
     yield Fault("slow log under hub", _syncs("hub", "hub", delay_seconds=0.3), (4, 8))
     yield Fault("hub dies in the middle of a write to the store", _dies_writing("store", "hub", syncs=150))
+    yield Fault("hub dies in the middle of a commit of the store", _dies_writing("store", "hub", changes=80))
     yield Fault("hub dies in the middle of a write to log or registry", _dies_writing("hub", "hub", syncs=60))
     yield Fault("relay dies in the middle of a write", _dies_writing("relay", "relay", syncs=60))
     yield Fault("agent-a dies in the middle of a write", _dies_writing("agent-a", "agent-a", syncs=8))

@@ -23,12 +23,9 @@ from typing import Any
 
 import msgspec
 
-from tests.crash.shim.shim import Shim
+from tests.crash.shim.shim import UNSEEN, Shim
 
 ROOT = Path(__file__).parents[2]
-UNSEEN = "tmp_"
-"""In the paths of what the engine builds before it takes it into a table, or takes apart after."""
-
 SECONDS = 240
 _NEVER = 1 << 40
 

@@ -1,6 +1,7 @@
 """The tools that make faults: the schedule, the links, what is read off them, the shim, the disks."""
 
 import http.client
+import shutil
 import signal
 import subprocess
 import sys
@@ -221,7 +222,7 @@ def test_syncs_below_a_folder_fail_and_no_others(tmp_path: Path) -> None:
     assert sync(shim, tmp_path / "file") == 0
     shim.disturb_syncs(tmp_path / "bad", error=5, every=3)
     assert sync(shim, tmp_path / "bad" / "file") == 0
-    shim.leave_syncs()
+    shim.leave_alone()
     assert sync(shim, tmp_path / "bad" / "file") == 0
 
 
@@ -232,6 +233,38 @@ def test_a_process_dies_at_the_sync_that_is_asked_for(tmp_path: Path) -> None:
         shim.die_at_sync(tmp_path, number)
         codes.append(sync(shim, tmp_path / "file"))
     assert codes == [-signal.SIGKILL, -signal.SIGKILL, 0]
+
+
+CHANGES = """
+import os, sys
+os.chdir("/")
+folder = sys.argv[1]
+fd = os.open(f"{folder}/tmp_one", os.O_CREAT | os.O_WRONLY)
+os.write(fd, b"x")
+os.rename(f"{folder}/tmp_one", f"{folder}/one")
+os.write(fd, b"y")
+os.unlink(f"{folder}/one")
+"""
+
+
+def test_a_process_dies_before_the_change_that_is_asked_for_and_says_which(tmp_path: Path) -> None:
+    shim, folder = Shim(tmp_path / "control"), tmp_path / "folder"
+
+    def change(step: int, skipped: str) -> tuple[int, list[str], list[str]]:
+        folder.mkdir()
+        shim.die_before(folder, step, skipped=skipped)
+        command = [sys.executable, "-c", CHANGES, str(folder)]
+        done = subprocess.run(command, env=shim.environment, capture_output=True, text=True, check=False)
+        left = sorted(path.name for path in folder.iterdir())
+        shutil.rmtree(folder)
+        return done.returncode, [line.replace(f"{folder}/", "") for line in done.stderr.splitlines()], left
+
+    killed = -signal.SIGKILL
+    said = ["step open tmp_one", "step write tmp_one", "step rename to one", "step write one", "step unlink one"]
+    assert change(3, "") == (killed, said[:3], ["tmp_one"])
+    assert change(5, "") == (killed, said, ["one"])
+    assert change(6, "") == (0, said, [])
+    assert change(1, "tmp_") == (killed, said[2:3], ["tmp_one"])
 
 
 WRITER = """

@@ -143,7 +143,7 @@ def test_a_machine_without_gpus_reads_as_one_and_not_as_a_broken_one(tmp_path: P
 @pytest.mark.parametrize("extra", ["agent", "hub"])
 def test_every_package_of_an_extra_is_looked_for(extra: str) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = {re.split(r"[^a-z-]", requirement)[0] for requirement in project["optional-dependencies"][extra]}
+    wanted = {re.split(r"[^a-z0-9-]", requirement)[0] for requirement in project["optional-dependencies"][extra]}
     distributions = importlib.metadata.packages_distributions()
     # Without uvloop everything works, only slower.
     brought = {one.lower() for name in PACKAGES[extra] for one in (name, *distributions[name.partition(".")[0]])}

@@ -113,6 +113,7 @@ def test_a_missing_fact_never_makes_anything_better(missing: set[str]) -> None:
         ("store", {"store": Kept(1, 1, "store: insert failed")}, Verdict.FAILED, "insert failed"),
         ("store", {"store": None}, Verdict.NOT_APPLICABLE, "relay"),
         ("log", {"waiting": Waiting(0, 0, None)}, Verdict.OK, "nothing"),
+        ("log", {"waiting": Waiting(9, 100, 900.0, 4)}, Verdict.WARNING, "4 of them the next hub does not take"),
         ("log", {"waiting": Waiting(9, GIB, 900.0)}, Verdict.WARNING, "for 900 s"),
         ("log", {"waiting": Waiting(9, 3 * GIB, 9.0)}, Verdict.FAILED, "4,096 MiB may"),
         ("log", {"waiting": Waiting(9, 90, 9.0), "holder": 0}, Verdict.WARNING, "9 batches"),

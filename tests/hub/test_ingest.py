@@ -15,11 +15,13 @@ from gpufleet.hub.ingest import (
     Ingest,
     Standing,
     TooManySendersError,
+    TurnedAwayError,
 )
 from gpufleet.hub.ledger import MAX_RANGES, Ledger
 from gpufleet.hub.wal import Wal
 from gpufleet.model.errors import SpoolError, WireError
 from gpufleet.model.ledger import Held, SequenceKey
+from gpufleet.model.wire import WireBatch
 from tests.fakes.batches import EPOCH, body, gpu_sample, gpu_view
 
 NOW = 10**18
@@ -37,7 +39,7 @@ def wal(tmp_path: Path) -> Iterator[Wal]:
 def make(wal: Wal) -> Iterator[Callable[..., Ingest]]:
     with ThreadPoolExecutor(1) as decoding:
 
-        def made(ledger: Ledger | None = None) -> Ingest:
+        def made(ledger: Ledger | None = None, turned_away: Callable[[WireBatch], str] = lambda _: "") -> Ingest:
             return Ingest(
                 wal=wal,
                 ledger=ledger or Ledger({}),
@@ -45,6 +47,7 @@ def make(wal: Wal) -> Iterator[Callable[..., Ingest]]:
                 counters=Counters(),
                 decoding=decoding,
                 conflicts=Conflicts(),
+                turned_away=turned_away,
             )
 
         yield made
@@ -205,3 +208,15 @@ async def test_senders_beyond_the_bound_are_refused_and_known_ones_are_not(
     assert {one.field for one in refused} == {"sender"}
     known = next(number for number, one in enumerate(answers) if not isinstance(one, BaseException))
     assert (await ingest.take(body(2, NOW, sender=f"node-{known}"), NOW)).status is Standing.ACCEPTED
+
+
+async def test_who_is_turned_away_is_told_why_and_what_is_held_stays_so(make: Callable[..., Ingest], wal: Wal) -> None:
+    words = ""
+    ingest = make(turned_away=lambda batch: words if batch.sender == "node-a" else "")
+    await ingest.take(body(1, NOW), NOW)
+    words = "answers 403: cluster 'local' is not served here"
+    with pytest.raises(TurnedAwayError, match="does not take it yet: answers 403: cluster 'local'"):
+        await ingest.take(body(2, NOW), NOW)
+    assert (await ingest.take(body(1, NOW), NOW)).status is Standing.DUPLICATE
+    assert (await ingest.take(body(1, NOW, sender="node-b"), NOW)).status is Standing.ACCEPTED
+    assert wal.waiting_records == 2

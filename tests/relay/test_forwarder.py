@@ -9,7 +9,7 @@ import pytest
 
 from gpufleet.codecs.batch import decode
 from gpufleet.hub.ledger import Ledger
-from gpufleet.hub.relay import Forwarder
+from gpufleet.hub.relay import HOLD_SECONDS, Forwarder
 from gpufleet.hub.renumbering import Renumbering
 from gpufleet.hub.wal import Wal
 from gpufleet.model.ledger import SequenceKey
@@ -37,7 +37,7 @@ async def fill(wal: Wal, count: int, first: int = 1) -> None:
 
 @contextlib.asynccontextmanager
 async def forwarding(
-    wal: Wal, url: str, folder: Path, *, connections: int = 4, ledger: Ledger | None = None
+    wal: Wal, url: str, folder: Path, *, connections: int = 4, ledger: Ledger | None = None, hold: float = HOLD_SECONDS
 ) -> AsyncIterator[Forwarder]:
     forwarder = Forwarder(
         wal,
@@ -46,6 +46,7 @@ async def forwarding(
         refused=Refused(folder / "refused"),
         renumbering=Renumbering(ledger or Ledger({})),
         jitter=lambda: 0.0,
+        hold_seconds=hold,
     )
     task = asyncio.create_task(forwarder.run())
     try:
@@ -160,6 +161,55 @@ async def test_a_body_that_may_not_come_yet_stops_nobody(wal: Wal, tmp_path: Pat
 
         await wait_until_async(news)
         forwarder.stop()
+
+
+async def test_what_is_not_taken_yet_turns_its_sender_away_until_it_is_taken(wal: Wal, tmp_path: Path) -> None:
+    serves = False
+
+    def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
+        return (200 if serves or batch.sender == "node-a" else 403), {}
+
+    await fill(wal, 3)
+    for seq in (1, 2):
+        await wal.append(NOW, body(seq, NOW, sender="node-b", cluster="late"))
+    other, own = (decode(body(3, NOW, sender=name, cluster="late")) for name in ("node-a", "node-b"))
+    async with FakeHub.running(answer) as hub, forwarding(wal, hub.url, tmp_path, hold=0.01) as forwarder:
+
+        async def held() -> bool:
+            return len(forwarder.held) == 2
+
+        await wait_until_async(held)
+        assert "403" in forwarder.held.refusal(own)
+        assert forwarder.held.refusal(other) == ""
+        assert forwarder.held.refusal(decode(body(9, NOW))) == ""
+        serves = True
+        await until_empty(wal)
+        assert len(forwarder.held) == 0
+        assert forwarder.held.refusal(own) == ""
+    late = [batch for batch in hub.taken if batch.cluster == "late"]
+    assert sorted((batch.sender, batch.seq) for batch in late) == [("node-b", 1), ("node-b", 2)]
+
+
+async def test_what_is_not_taken_for_long_does_not_keep_its_file_of_the_log(wal: Wal, tmp_path: Path) -> None:
+    serves = False
+
+    def answer(batch: WireBatch) -> tuple[int, dict[str, str]]:
+        return (200 if serves or batch.sender == "node-a" else 403), {}
+
+    first = await wal.append(NOW, body(1, NOW, sender="node-b"))
+    async with FakeHub.running(answer) as hub, forwarding(wal, hub.url, tmp_path, hold=0.01) as forwarder:
+
+        async def carried() -> bool:
+            return first not in [record.seq for record in wal.read(0, max_records=9, max_bytes=1 << 20)]
+
+        await wait_until_async(carried)
+        record = wal.read(0, max_records=9, max_bytes=1 << 20)[-1]
+        assert (record.received_at, record.body) == (NOW, body(1, NOW, sender="node-b"))
+        assert len(forwarder.held) == 1
+        serves = True
+        await until_empty(wal)
+        assert [(batch.sender, batch.seq) for batch in hub.taken] == [("node-b", 1)]
+        assert len(forwarder.held) == 0
 
 
 async def test_stopping_passes_on_what_is_left(wal: Wal, tmp_path: Path) -> None:

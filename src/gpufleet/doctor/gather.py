@@ -33,9 +33,9 @@ POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 KERNEL_LOG = "/dev/kmsg"
 
 PACKAGES = {
-    "agent": ("pynvml", "aiohttp", "uvicorn", "httptools", "zstandard", "cramjam", "opentelemetry.proto"),
+    "agent": ("pynvml", "aiohttp", "h11", "uvicorn", "httptools", "zstandard", "cramjam", "opentelemetry.proto"),
     "hub": (
-        *("litestar", "uvicorn", "httptools", "aiohttp", "zstandard", "cramjam", "opentelemetry.proto"),
+        *("litestar", "uvicorn", "httptools", "aiohttp", "h11", "zstandard", "cramjam", "opentelemetry.proto"),
         *("clickhouse_connect", "chdb", "pyarrow", "sqlalchemy"),
     ),
 }

@@ -47,6 +47,10 @@ class TooManySendersError(GpufleetError):
         self.field = field
 
 
+class TurnedAwayError(GpufleetError):
+    """The next hub of this relay does not take what came of that sender before: this is not held either."""
+
+
 class Standing(enum.StrEnum):
     """What became of a batch that may be acknowledged."""
 
@@ -78,6 +82,7 @@ class Ingest:
         counters: Counters,
         decoding: Executor,
         conflicts: Conflicts,
+        turned_away: Callable[[WireBatch], str] = lambda _: "",
         accepted: Callable[[Word], None] | None = None,
         unpacked: Unpacked | None = None,
     ) -> None:
@@ -87,6 +92,7 @@ class Ingest:
         self._clusters = clusters
         self._counters = counters
         self._conflicts = conflicts
+        self._turned_away = turned_away
         self._accepted = accepted
         self._coming: dict[str, set[SequenceKey]] = {}  # runs of which nothing is held yet, by cluster
         self._unpacked = unpacked
@@ -103,6 +109,7 @@ class Ingest:
             OtherClusterError: if its cluster is not the one that its sender is bound to.
             ForeignClusterError: if its cluster is not served here.
             TooManySendersError: if its cluster has no room for another sender, or another epoch.
+            TurnedAwayError: if the next hub does not take its sender's.
             EpochConflictError: if its epoch is another machine's too; its sender must take a new one.
             SpoolError: if it cannot be made durable now; it must be sent again.
         """
@@ -127,6 +134,8 @@ class Ingest:
             return self._duplicate(batch.seq)
         if self._ledger.is_full(key, batch.seq):
             raise WireError("seq", f"{batch.seq} opens one hole too many in epoch {batch.epoch}: start a new epoch")
+        if words := self._turned_away(batch):
+            raise TurnedAwayError(f"the next hub does not take it yet: {words}")
         # A task of its own: a client that goes away must not leave the ledger and the disk in disagreement.
         word = Word(batch=batch, received_at=received_at, known_epoch=self._ledger.knows(key), relayed=relayed)
         append = asyncio.create_task(self._append(key, word, body, digest, weight))

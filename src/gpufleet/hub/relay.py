@@ -10,8 +10,10 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 
+from gpufleet.hub.held import Held
 from gpufleet.hub.renumbering import Renumbering
 from gpufleet.hub.wal import Wal, WalRecord
+from gpufleet.model.errors import SpoolError
 from gpufleet.sending.backoff import retry_delay
 from gpufleet.sending.post import Answer, HubClient, Verdict
 from gpufleet.sending.refused import Refused
@@ -39,6 +41,7 @@ class Forwarder:
         failures: posts that are made again.
         failures_in_a_row: 0 while the next hub takes bodies.
         last_error: words of the newest failure; empty after a success.
+        held: what the next hub will not take yet though it takes others.
     """
 
     def __init__(
@@ -50,11 +53,14 @@ class Forwarder:
         refused: Refused,
         renumbering: Renumbering,
         jitter: Callable[[], float] = random.random,
+        hold_seconds: float = HOLD_SECONDS,
     ) -> None:
         """Take the log, the next hub, and what is done with bodies that it does not take as they are.
 
         `jitter` gives numbers from 0 to 1.
         """
+        self.held = Held()
+        self._hold_seconds = hold_seconds
         self.forwarded = 0
         self.refused = 0
         self.renumbered = 0
@@ -165,6 +171,8 @@ class Forwarder:
 
     async def _is_done(self, record: WalRecord, answer: Answer, held_for: dict[int, float]) -> bool:
         """Count what became of a body; True if the log may forget it."""
+        if answer.verdict is not Verdict.LATER:
+            self.held.release(record.seq)
         match answer.verdict:
             case Verdict.TAKEN:
                 self.forwarded += 1
@@ -180,8 +188,20 @@ class Forwarder:
                 self.failures += 1
                 if answer.is_of_this_body:
                     self._say(answer)
-                    held_for[record.seq] = HOLD_SECONDS
+                    if self.held.note(record, answer) and await self._carry(record):
+                        return True
+                    held_for[record.seq] = self._hold_seconds
                 return False
+        return True
+
+    async def _carry(self, record: WalRecord) -> bool:
+        """Write a body to the log's end, so that its old file may go; False where there is no room."""
+        try:
+            seq = await self._wal.append(record.received_at, self._renumbering.body(record))
+        except SpoolError as error:
+            log.warning("a batch that the next hub does not take keeps its file of the log: %s", error)
+            return False
+        self.held.move(record.seq, seq)
         return True
 
     async def _set_aside(self, record: WalRecord, answer: Answer) -> None:

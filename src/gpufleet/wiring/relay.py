@@ -90,6 +90,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
                 counters=counters,
                 decoding=decoding,
                 conflicts=conflicts,
+                turned_away=forwarder.held.refusal,
                 accepted=accepted,
             ),
             pressure=pressure,

@@ -14,6 +14,9 @@ CACHE = FOLDER.parents[2] / ".cache" / "crash-shim"
 _CONTROL = struct.Struct("=qqqqqq64s400s")
 _DIES_BEFORE, _SKIPPED, _FOLDER = 40, 48, 112
 
+UNSEEN = "tmp_"
+"""In the paths of what the embedded engine builds before it takes it into a table, or takes apart after."""
+
 
 def build() -> Path:
     """Compile the library once per source; return it."""
@@ -70,9 +73,9 @@ class Shim:
         struct.pack_into("=64s", self._map, _SKIPPED, skipped.encode())
         struct.pack_into("=q", self._map, _DIES_BEFORE, step)
 
-    def leave_syncs(self) -> None:
-        """Let syncs be."""
-        struct.pack_into("=qqqq", self._map, 8, 0, 0, 0, 0)
+    def leave_alone(self) -> None:
+        """Let syncs and changes be."""
+        struct.pack_into("=qqqqq", self._map, 8, 0, 0, 0, 0, 0)
 
     def _set_folder(self, folder: Path) -> None:
         struct.pack_into("=400s", self._map, _FOLDER, str(folder.resolve()).encode())

@@ -54,11 +54,15 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """What waits in the log: records, bytes of bodies, and the age of the oldest in seconds (None: unknown)."""
+    """What waits in the log: records, bytes of bodies, and the age of the oldest in seconds (None: unknown).
+
+    `held` of them the next hub of a relay does not take though it takes others.
+    """
 
     records: int
     bytes: int
     oldest_seconds: float | None
+    held: int = 0
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):

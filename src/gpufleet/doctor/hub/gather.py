@@ -104,7 +104,8 @@ def _waiting(folder: Path, daemon: Daemon | str, now: dt.datetime, closed: str) 
         known = daemon.figures
         lag = known.get("flush_lag_seconds", known.get("forward_lag_seconds"))
         records = int(known.get("wal_records", 0))
-        return Waiting(records, int(known.get("wal_bytes", 0)), lag if records else None)
+        held = int(known.get("held_batches", 0))
+        return Waiting(records, int(known.get("wal_bytes", 0)), lag if records else None, held)
     if closed:
         return closed
     found = _tried(lambda: depth_of(folder / "wal"))

@@ -3,6 +3,7 @@
     200 {"status": "accepted" | "duplicate", "seq"}    durable: the sender may forget it
     400 bad_batch, bad_version    the body is not a batch, `field` names where
     403 foreign_cluster           its cluster is not served here
+    403 turned_away               a relay's next hub does not take what came of that sender before
     403 too_many_senders          its cluster has no room for another sender, or another epoch
     403 other_cluster             its cluster is not the one that the token is bound to
     409 epoch_conflict            two machines count under its epoch: post it again under a new one
@@ -24,6 +25,7 @@ from gpufleet.hub.ingest import (
     OtherClusterError,
     Taken,
     TooManySendersError,
+    TurnedAwayError,
 )
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.pressure import Pressure
@@ -158,6 +160,8 @@ class BatchEndpoint:
             raise RefusedError(403, "foreign_cluster", str(error), "cluster") from error
         except TooManySendersError as error:
             raise RefusedError(403, "too_many_senders", str(error), error.field) from error
+        except TurnedAwayError as error:
+            raise RefusedError(403, "turned_away", str(error)) from error
         except EpochConflictError as error:
             raise RefusedError(409, "epoch_conflict", str(error), "epoch") from error
         except SpoolError as error:

@@ -59,6 +59,11 @@ class RelayStatus:
         for name, words, value in (
             ("wal_records", "Acknowledged batches that the next hub does not have yet", wal.waiting_records),
             ("wal_bytes", "Bytes of those batches on disk", wal.waiting_bytes),
+            (
+                "held_batches",
+                "Batches that the next hub does not take yet though it takes others",
+                len(forwarder.held),
+            ),
             ("pending_bytes", "Bytes of bodies being received or made durable", self.pressure.held),
             ("forward_lag_seconds", "Age of the oldest batch that the next hub does not have", lag),
             ("forward_failures_in_a_row", "0 while the next hub takes batches", forwarder.failures_in_a_row),

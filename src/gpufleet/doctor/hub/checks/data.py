@@ -50,6 +50,10 @@ def check_log(facts: HubFacts) -> Check:
     if facts.holder == 0:
         mend = "nothing is lost: start it, and it goes on"
         return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
+    if waiting.held:
+        found += f"; {waiting.held:,} of them the next hub does not take though it takes others"
+        mend = "see the log of the relay for whose they are: register the cluster there, or upgrade that hub"
+        return Check(name=name, verdict=Verdict.WARNING, proves=proves, found=found, mend=mend)
     mend = f"see the log of the daemon for why {through} takes nothing, or too little"
     if waiting.bytes > FULL_RATIO * facts.wal_max_bytes:
         found += f"; {facts.wal_max_bytes / (1 << 20):,.0f} MiB may"
