@@ -1,11 +1,13 @@
 """What a Netdata shows is what is read; what it does not show, or shows no more, is absent."""
 
 import contextlib
+import gzip
 import json
+import tracemalloc
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.errors import ReaderError, WireError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample
-from gpufleet.readers.netdata.mapping import GO_D, HOST, PYTHON_D, STALE_SECONDS
+from gpufleet.readers.netdata.mapping import GO_D, HOST, MAX_GPUS, PYTHON_D, STALE_SECONDS
 from gpufleet.readers.netdata.parse import MAX_CHARTS, parse
 from gpufleet.readers.netdata.reader import NetdataReader, round_of
 from tests.fakes.clock import FakeClock
@@ -209,6 +211,92 @@ def test_any_page_gives_charts_or_the_declared_error(document: dict[str, Any]) -
     assert len(parsed.charts) + len(parsed.errors) == len(document)
     if parsed.charts:
         round_of(parsed, Lane.FAST)
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, 1.7e308, 2.0**63, 9e18])
+def test_a_number_past_all_bounds_costs_itself(value: float) -> None:
+    """One that no integer of 64 bits holds could not be shown, sent or stored."""
+    used = chart(used=value, free=value, graphics=value, temp=value)
+    charts = {"mem_usage": used, "clocks": used}
+    host, gpu = samples(page(net__eth0=chart(received=value, sent=value)) | by_index(0, **charts))
+    for found in (host, gpu):
+        for one in (*found.values.values(), *(dim.value for dim in found.dims)):
+            assert isinstance(one, Absent | str | float) or -(2**63) <= one < 2**63
+    assert isinstance(gpu.values["gpu_memory_used_bytes"], Absent)
+    assert gpu.values["gpu_temperature_celsius"] == 41
+
+
+def test_more_gpus_or_interfaces_than_any_host_has() -> None:
+    many = {f"nvidia_smi.gpu{n}_temperature": chart(temp=1) for n in range(MAX_GPUS + 1)}
+    with pytest.raises(WireError, match="GPUs"):
+        samples(page() | many)
+    host, *_ = samples(page() | {f"net.eth{n}": chart(received=1.0) for n in range(2000)})
+    assert len(host.dims) < 2 * 2000
+
+
+def test_a_name_that_is_a_book_costs_itself() -> None:
+    parsed = parse(json.dumps(page() | {"net." + "x" * 1_000_000: chart(received=1.0)}).encode())
+    assert len(parsed.charts) == len(page())
+    (words,) = parsed.errors
+    assert len(words) < 300
+
+
+async def test_a_chart_of_a_time_that_has_not_come_hides_no_other() -> None:
+    """Taken for the newest, it would make every other chart stale, and date the samples in years to come."""
+    pages = {"now": page() | {"disk.odd": chart(2**32, reads=1)}}
+    with serving(200, lambda: json.dumps(pages["now"]).encode()) as url:
+        reader = NetdataReader(url, FakeClock(NOW * 10**9))
+        with pytest.raises(ReaderError, match="first time"):
+            await reader.read(Lane.FAST)
+        pages["now"] = later(page(), 10) | {"disk.odd": chart(2**32 + 10, reads=1)}
+        round_ = await reader.read(Lane.FAST)
+    (host,) = round_.samples
+    assert host.values["host_load_1m"] == 1.25
+    assert host.measured_at <= (NOW + 10) * 10**9
+    assert any("disk.odd" in words for words in round_.errors)
+
+
+async def test_a_small_answer_that_unpacks_to_a_large_one_is_cut_off() -> None:
+    bomb = gzip.compress(bytes(200 << 20), 9)
+    with serving(200, lambda: bomb, {"Content-Encoding": "gzip"}) as url:
+        tracemalloc.start()
+        with pytest.raises(ReaderError, match="more than"):
+            await NetdataReader(url, FakeClock(NOW * 10**9)).read(Lane.FAST)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < 100 << 20
+
+
+async def test_a_packed_page_is_read() -> None:
+    packed = gzip.compress(json.dumps(page()).encode())
+    with serving(200, lambda: packed, {"Content-Encoding": "gzip"}) as url:
+        round_ = await NetdataReader(url, FakeClock(NOW * 10**9)).read(Lane.STATIC)
+    assert (round_.samples, round_.errors) == ((), ())  # the page was read: the static lane is of GPUs, and it has none
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip"])
+async def test_what_cannot_be_unpacked_is_told(encoding: str) -> None:
+    with (
+        serving(200, lambda: b"no such thing", {"Content-Encoding": encoding}) as url,
+        pytest.raises(ReaderError, match=encoding),
+    ):
+        await NetdataReader(url, FakeClock(NOW * 10**9)).read(Lane.FAST)
+
+
+async def test_slow_bytes_are_given_up() -> None:
+    stop = Event()
+
+    def drip() -> bytes:
+        stop.wait(30)
+        return b"{}"
+
+    with serving(200, drip) as url:
+        try:
+            with pytest.raises(ReaderError, match="no answer in") as caught:
+                await NetdataReader(url, FakeClock(NOW * 10**9), timeout_seconds=0.5).read(Lane.FAST)
+        finally:
+            stop.set()
+    assert caught.value.absence is Reason.TIMEOUT
 
 
 def test_rows_are_on_the_lane_they_are_read_on() -> None:

@@ -11,8 +11,12 @@ from typing import NamedTuple
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric
+from gpufleet.model.errors import WireError
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.readers.netdata.parse import Chart
+
+MAX_GPUS, MAX_INTERFACES = 256, 512
+"""More than any host has."""
 
 STALE_SECONDS = 30
 """A chart this far behind the newest chart of its page was not collected: its value is an old one."""
@@ -94,10 +98,14 @@ HOST: tuple[Row, ...] = (
     Row("host_memory_cached_bytes", "system.ram", "cached", _mebibytes),
     Row("host_swap_free_bytes", "system.swap", "free", _mebibytes),
 )
+_NETWORK = ("net_operstate.", "net_speed.", "net.")
 CPU, CPU_CHART = "host_cpu_utilization_ratio", "system.cpu"
 _IDLE = {"idle", "iowait"}
 _COUNTED_TWICE = {"guest", "guest_nice"}
 """The kernel counts them in user and nice as well."""
+
+_MOST = 2.0**42
+"""No value of Netdata's is larger in its own unit; times any factor here it is an integer of 63 bits."""
 
 UNKNOWN_CLASS = "unknown"
 """Class of an interface: this page does not tell it."""
@@ -128,7 +136,11 @@ class Found(NamedTuple):
 
 
 def group_gpus(charts: Mapping[str, Chart]) -> list[GpuCharts]:
-    """Return the charts of each GPU; where both generations run, the one that tells UUIDs."""
+    """Return the charts of each GPU; where both generations run, the one that tells UUIDs.
+
+    Raises:
+        WireError: if there are more than `MAX_GPUS`.
+    """
     groups: dict[str, GpuCharts] = {}
     for chart in charts.values():
         match = _BY_UUID.match(chart.id)
@@ -142,7 +154,10 @@ def group_gpus(charts: Mapping[str, Chart]) -> list[GpuCharts]:
         groups.setdefault(name, GpuCharts(name, uuid, rows, {})).charts[match[2]] = chart
     found = sorted(groups.values())
     by_uuid = [group for group in found if group.uuid]
-    return by_uuid or found
+    chosen = by_uuid or found
+    if len(chosen) > MAX_GPUS:
+        raise WireError("allmetrics", f"{len(chosen)} GPUs, of {MAX_GPUS} allowed")
+    return chosen
 
 
 def map_gpu(group: GpuCharts, newest: int) -> Found:
@@ -160,7 +175,8 @@ def map_host(charts: Mapping[str, Chart], newest: int) -> Found:
     used: list[int] = []
     values = {row.metric: _read(row, charts.get(row.chart), newest, used) for row in HOST}
     values[CPU] = _cpu(charts.get(CPU_CHART), newest, used)
-    dims = [dim for chart in charts.values() for dim in _network(chart, newest, used)]
+    network = [chart for chart in charts.values() if chart.id.startswith(_NETWORK)][: len(_NETWORK) * MAX_INTERFACES]
+    dims = [dim for chart in network for dim in _network(chart, newest, used)]
     return Found(values, tuple(dims), min(used, default=None))
 
 
@@ -171,6 +187,8 @@ def _read(row: Row, chart: Chart | None, newest: int, used: list[int]) -> Value 
     value = chart.values.get(row.dimension)
     if value is None:
         return Absent(Reason.NO_DATA, f"{chart.id}: {row.dimension}")
+    if abs(value) > _MOST:
+        return Absent(Reason.INVALID_VALUE, chart.id)
     return _checked(CATALOGUE[row.metric], row.convert(value), chart, used)
 
 

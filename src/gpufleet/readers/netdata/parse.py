@@ -6,7 +6,7 @@ import msgspec
 
 from gpufleet.model.errors import WireError
 
-MAX_CHARTS, MAX_DIMENSIONS = 20_000, 1_000
+MAX_CHARTS, MAX_DIMENSIONS, MAX_NAME = 20_000, 1_000, 300
 
 
 class Chart(msgspec.Struct, frozen=True):
@@ -72,7 +72,9 @@ def parse(page: bytes) -> Page:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             found.errors.append(f"chart {name[:100]!r}: {error}")
             continue
-        if len(document.dimensions) > MAX_DIMENSIONS or not 0 < document.last_updated < 2**33:
+        lengths = max(len(name), len(document.context), len(document.family), len(document.units))
+        long = len(document.dimensions) > MAX_DIMENSIONS or lengths > MAX_NAME
+        if long or not 0 < document.last_updated < 2**33:
             found.errors.append(f"chart {name[:100]!r}: not as Netdata writes one")
             continue
         values = {

@@ -20,6 +20,9 @@ TIMEOUT_SECONDS = 5.0
 SILENT_SECONDS = 120
 """How old the newest chart may be."""
 
+AHEAD_SECONDS = 600
+"""How far the other machine's clock may be ahead, as a hub allows its senders."""
+
 SECOND = 1_000_000_000
 
 _NAME = re.compile(r"gpu\d+ (.{1,200})\Z")
@@ -60,7 +63,7 @@ class NetdataReader:
             ReaderError: if Netdata does not answer, shows no chart, or has not collected for `SILENT_SECONDS`.
         """
         try:
-            page = parse(await fetch(self._url, self._timeout))
+            page = self._of_now(parse(await fetch(self._url, self._timeout)))
         except ChannelError as error:
             reason = Reason.TIMEOUT if error.problem is ChannelProblem.TIMEOUT else Reason.READER_FAILED
             raise ReaderError(reason, str(error)) from error
@@ -73,11 +76,24 @@ class NetdataReader:
             raise ReaderError(Reason.STALE, words)
         if lane is not Lane.STATIC:
             page = self._collected_again(page)
-        return round_of(page, lane)
+        try:
+            return round_of(page, lane)
+        except WireError as error:
+            raise ReaderError(Reason.READER_FAILED, f"{self._url}: {error}") from error
 
     async def close(self) -> None:
         """Forget the charts that were seen."""
         self._first.clear()
+
+    def _of_now(self, page: Page) -> Page:
+        """Return the page without charts of times to come: the newest chart is what the others are judged by."""
+        latest = self._clock.now_ns() // SECOND + AHEAD_SECONDS
+        ahead = [name for name, chart in page.charts.items() if chart.updated > latest]
+        if not ahead:
+            return page
+        words = f"{len(ahead)} charts are of a time that has not come by this machine's clock, such as {ahead[0]!r}"
+        charts = {name: chart for name, chart in page.charts.items() if chart.updated <= latest}
+        return Page(charts, [words, *page.errors])
 
     def _collected_again(self, page: Page) -> Page:
         """Return the page without charts that were not collected since they were first seen here.
