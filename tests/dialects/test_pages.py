@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpufleet.agent.assemble import assemble
 from gpufleet.agent.stats import AgentStats
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
@@ -20,6 +21,7 @@ from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
 from gpufleet.model.text import clean
 from gpufleet.model.view import ViewKind
+from tests.support.cut_gpus import cut_world
 from tests.support.pages import agent_page
 from tests.support.snapshots import example_snapshot
 
@@ -238,3 +240,24 @@ def test_every_dialect_at_once_is_taken_once_and_nothing_is_unknown() -> None:
     assert {reading.reader for device in snapshot.devices for reading in device.readings.values()} == {"gpufleet"}
     assert decoded.unknown == ()
     assert "one dialect" in decoded.unread["DCGM_FI_DEV_POWER_USAGE"]
+
+
+def test_instances_come_back_whole_from_our_own_page() -> None:
+    """MIG devices and vGPU instances: whose part they are, which part, and every reading with its reason."""
+    world = cut_world()
+    snapshot = assemble(world.state, now=world.clock.monotonic(), now_ns=world.clock.now_ns(), capabilities={})
+    _, found = of_text(agent_page(snapshot, AgentStats(started_at=1, lanes={})).decode())
+    (machine,) = found.machines
+    views = {sample.view.key: sample.view for sample in found.machines[machine] if sample.view}
+    values = told(found, machine)
+    assert views.keys() == {device.key for device in snapshot.devices}
+    for device in snapshot.devices:
+        view = views[device.key]
+        assert (view.kind, view.side, view.parent) == (device.kind, device.side, device.parent)
+        if device.kind is ViewKind.MIG:
+            assert view.instance == device.instance
+        for name, reading in device.readings.items():
+            expected = Absent(reading.absent) if reading.absent is not None else reading.value
+            assert values[device.key][name] == expected, name
+    profiles = {str(of_view.get("mig_profile")) for of_view in values.values()} - {"None"}
+    assert profiles == {"1g.18gb"}

@@ -43,6 +43,8 @@ def whose(series: Series) -> Whose | None:
     uuid, pci, instance = labels.get("uuid"), labels.get("pci_address"), labels.get("device_instance")
     if kind not in _KINDS or side not in _SIDES or not (uuid or pci or instance):
         return None
+    if kind == ViewKind.MIG and not instance and labels.get("gpu_instance") and labels.get("compute_instance"):
+        instance = f"{labels['gpu_instance']}/{labels['compute_instance']}"
     parent = labels.get("gpu")
     view = View(
         kind=ViewKind(kind),
