@@ -1,9 +1,9 @@
-"""Run every benchmark, or those that are named: `python -m benchmarks [agent page codec hub ingest lists ...]`."""
+"""Run every benchmark, or those that are named: `python -m benchmarks [agent nvml page codec hub ingest lists ...]`."""
 
 import subprocess
 import sys
 
-NAMES = ("agent", "guests", "page", "dcgm", "codec", "text", "spool", "store", "lists", "hub", "ingest", "relay")
+NAMES = ("agent", "nvml", "guests", "page", "dcgm", "codec", "text", "spool", "store", "lists", "hub", "ingest", "relay")
 
 
 def main(asked: list[str]) -> int:

@@ -2,15 +2,18 @@
 
 Method: a real `gpufleet agent` over the fake driver library, fast lane every second (ten times its default) so that
 many rounds fit into the run, no hub. Processor time is what agent and NVML child used over the run, divided by fast
-rounds; the slow and static lanes at a sixth and a sixtieth of the rounds are in it, as are assembly and rendering.
-The fake driver answers at once: this is gpufleet's own cost, the real driver's comes on top. `/metrics` is asked 1,000
-times over one kept connection while rounds go on.
+rounds; the slow and static lanes at a sixth and a sixtieth of the rounds are in it, as are assembly and rendering:
+first while nobody asks for anything, then with a request for `/metrics`, packed, after each round. The fake driver
+answers at once and looks for events 50 times a second, which is in the child's time: this is gpufleet's own cost, the
+real driver's comes on top. Then `/metrics` is asked 1,000 times over one kept connection while rounds go on, plain
+and packed.
 """
 
 import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -22,21 +25,28 @@ from tests.fakes.nvml.parts import cut_into_mig, share_as_vgpus
 from tests.fakes.nvml.scenario import Scenario
 from tests.support.processes import Gpufleet, free_port, get_text
 
-GPUS, VGPUS, SECONDS, REQUESTS = 8, 16, 30, 1000
+GPUS, VGPUS, SECONDS, REQUESTS = 8, 16, 24, 1000
 CONFIG = 'node = "bench"\n[lanes]\nfast = 1.0\nslow = 6.0\nstatic = 60.0\n'
 
 
-async def ask(url: str) -> tuple[list[float], int]:
+async def ask(url: str, encoding: str, *, count: int = REQUESTS, pause: float = 0.002) -> tuple[list[float], int]:
     """Ask for the page again and again; return the latencies in seconds, sorted, and its size."""
     spans, size = [], 0
-    async with aiohttp.ClientSession() as session:
-        for _ in range(REQUESTS):
+    async with aiohttp.ClientSession(auto_decompress=False, headers={"Accept-Encoding": encoding}) as session:
+        for _ in range(count):
             began = time.perf_counter()
             async with session.get(url) as answer:
                 size = len(await answer.read())
             spans.append(time.perf_counter() - began)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(pause)
     return sorted(spans), size
+
+
+def used_while(processes: list[int], work: Callable[[], object]) -> list[float]:
+    """Return the processor seconds that each process used during some work."""
+    before = [cpu_seconds(pid) for pid in processes]
+    work()
+    return [cpu_seconds(pid) - start for pid, start in zip(processes, before, strict=True)]
 
 
 def measure(title: str, scenario: Scenario) -> None:
@@ -52,22 +62,24 @@ def measure(title: str, scenario: Scenario) -> None:
             url = f"http://127.0.0.1:{port}/metrics"
             agent.wait_for(f"http://127.0.0.1:{port}/readyz")
             processes = [agent.process.pid, *children(agent.process.pid)]
-            before = [cpu_seconds(pid) for pid in processes]
-            time.sleep(SECONDS)
-            used = [cpu_seconds(pid) - start for pid, start in zip(processes, before, strict=True)]
-            spans, size = asyncio.run(ask(url))
+            alone = used_while(processes, lambda: time.sleep(SECONDS))
+            scraped = used_while(processes, lambda: asyncio.run(ask(url, "gzip", count=SECONDS, pause=1.0)))
+            spans, size = asyncio.run(ask(url, "identity"))
+            packed_spans, packed = asyncio.run(ask(url, "gzip"))
             resident = [resident_mib(pid) for pid in processes]
             proportional = [proportional_mib(pid) for pid in processes]
             series = sum(not line.startswith("#") for line in get_text(url).splitlines())
             agent.stop()
     table = Table(f"agent: {title}, all readers", "what", "figure")
-    table.row("processor time a round, agent", f"{used[0] / SECONDS * 1e3:.1f} ms")
-    table.row("processor time a round, NVML child", f"{sum(used[1:]) / SECONDS * 1e3:.1f} ms")
+    table.row("processor time a round, agent", f"{alone[0] / SECONDS * 1e3:.1f} ms")
+    table.row("the same with a request a round", f"{scraped[0] / SECONDS * 1e3:.1f} ms")
+    table.row("processor time a round, NVML child", f"{sum(alone[1:]) / SECONDS * 1e3:.1f} ms")
     table.row("resident, agent + child", f"{resident[0]:.0f} + {sum(resident[1:]):.0f} MiB")
     table.row("proportional, agent + child", f"{proportional[0]:.0f} + {sum(proportional[1:]):.0f} MiB")
-    table.row("/metrics", f"{series} series, {size} bytes")
-    table.row("/metrics p50", f"{spans[len(spans) // 2] * 1e3:.2f} ms")
-    table.row("/metrics p99", f"{spans[len(spans) * 99 // 100] * 1e3:.2f} ms")
+    table.row("/metrics", f"{series} series, {size} bytes, {packed} packed")
+    for words, found in (("/metrics", spans), ("/metrics, packed,", packed_spans)):
+        table.row(f"{words} p50", f"{found[len(found) // 2] * 1e3:.2f} ms")
+        table.row(f"{words} p99", f"{found[len(found) * 99 // 100] * 1e3:.2f} ms")
     table.print()
 
 

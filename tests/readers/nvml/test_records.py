@@ -12,6 +12,7 @@ from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import Value
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS, LABELS
 from gpufleet.readers.nvml.calls.fields import FIELD, decode_fields
+from gpufleet.readers.nvml.calls.nvlink import STATE
 from gpufleet.readers.nvml.mapping import ROWS, absent_instance, cuda_version, map_device, map_instance, modes_of
 from gpufleet.readers.nvml.mapping.lane import Memory
 from gpufleet.readers.nvml.mapping.row import Modes, Row, read, read_every
@@ -94,6 +95,15 @@ def one_by_one(record: DeviceRecord, lane: Lane) -> dict[str, Value | Absent]:
         for row, metric in rows
         if not metric.dims and metric.role is None
     }
+
+
+def test_links_whose_states_are_no_states_are_an_invalid_value() -> None:
+    calls = [call.key for call in CALLS["slow"]]
+    given_answers = [Answer(0, [[]]) if key == STATE else Answer(3) for key in calls]
+    values, _ = map_device(DeviceRecord(1, 0, 1, answers=tuple(given_answers)), Lane.SLOW)
+    (active,) = [value for name, value in values.items() if name == "gpu_nvlinks_active"]
+    assert isinstance(active, Absent)
+    assert active.reason is Reason.INVALID_VALUE
 
 
 @settings(max_examples=30)

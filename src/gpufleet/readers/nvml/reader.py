@@ -1,9 +1,9 @@
 """The NVML reader: asks a watched child process, and turns its answers into samples."""
 
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
+from gpufleet.agent.slices import in_slices
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.events import DRIVER_EVENTS
 from gpufleet.model.catalogue.metric import Lane
@@ -134,11 +134,18 @@ class NvmlReader:
 
     async def _round(self, answers: Answers, lane: Lane) -> Round:
         identities = self._devices.identify(answers.session.count, answers.identities)
+        looked = await in_slices(self._look(answers, identities, lane))
+        return self._join(answers, identities, looked, lane)
+
+    def _look(
+        self, answers: Answers, identities: Mapping[int, Identity], lane: Lane
+    ) -> Generator[None, None, list[_Device]]:
+        """Map every device, in small steps: those with many parts take milliseconds."""
         looked = []
         for index in range(answers.session.count):
-            await asyncio.sleep(0)  # GPUs with many parts take milliseconds each: others may have the loop between them
             looked.append(self._device(answers, index, identities.get(index), lane))
-        return self._join(answers, identities, looked, lane)
+            yield
+        return looked
 
     def _join(self, answers: Answers, identities: Mapping[int, Identity], looked: list[_Device], lane: Lane) -> Round:
         """Put together what was found, and remember it: what is told here is told once, so nothing comes between."""

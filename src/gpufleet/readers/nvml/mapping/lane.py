@@ -135,7 +135,7 @@ def _number(place: _Place, answer: Answer, modes: Modes) -> int | float | None:
             value = place.convert(raw)
             if not isinstance(value, str) and value is not None and place.low <= value <= place.high:
                 return value
-    except (TypeError, ValueError, IndexError):
+    except (TypeError, ValueError, LookupError):
         pass
     return None
 

@@ -186,7 +186,7 @@ def _value(row: Row, metric: Metric, code: int, raw: protocol.Value, call: str, 
         return state_of(metric, raw, call)
     try:
         value = row.convert(raw)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, LookupError):
         return Absent(Reason.INVALID_VALUE, call)
     if value is None:
         return Absent(Reason.NO_DATA if metric.type is ValueType.TEXT else Reason.NOT_SUPPORTED, call)

@@ -1,0 +1,123 @@
+"""What one pass of the NVML reader costs: 8 fake H200s with their processes, by lane.
+
+Method: a reader with its real child makes passes 0.12 s apart, as GPM asks for; processor time of this process between
+question and answer, and of all threads of the child meanwhile, less what the child takes while nobody asks: the fake
+driver looks for events 50 times a second, where a real one sleeps. The rest of the fake driver is told apart: its
+calls in a pass are counted by its log, and one of them is timed against an empty C function through the same binding
+(ctypes). A real driver's time comes in its place.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.table import Table
+from gpufleet.model.catalogue import Lane
+from gpufleet.readers.nvml.reader import NvmlReader
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.scenario import Scenario
+
+GPUS, PASSES, PAUSE = 8, 40, 0.12
+LANES = (Lane.FAST, Lane.SLOW, Lane.STATIC)
+
+PROBE = """
+import ctypes, time, pynvml
+pynvml.nvmlInitWithFlags(0)
+handle, value = pynvml.nvmlDeviceGetHandleByIndex(0), ctypes.c_uint()
+def seconds(call, count=20000):
+    began = time.process_time()
+    for _ in range(count):
+        call()
+    return (time.process_time() - began) / count
+power, empty = pynvml.nvmlLib.nvmlDeviceGetPowerUsage, ctypes.CDLL(None).labs
+best = min(seconds(lambda: power(handle, ctypes.byref(value))) for _ in range(5))
+print(best - min(seconds(lambda: empty(handle, ctypes.byref(value))) for _ in range(5)))
+"""
+"""Prints the seconds that one call of the fake driver takes beyond what calling takes."""
+
+
+def thread_seconds(pid: int) -> float:
+    """Return the processor time of a process, to the nanosecond (/proc/PID/task/TID/schedstat)."""
+    tasks = Path(f"/proc/{pid}/task")
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+
+
+async def passes(reader: NvmlReader, lane: Lane, count: int) -> tuple[float, float]:
+    """Make passes; return the seconds that one takes here, and in the child."""
+    own, child = 0.0, reader.child_pid
+    assert child is not None
+    before, began_at = thread_seconds(child), time.monotonic()
+    for _ in range(count):
+        await asyncio.sleep(PAUSE)
+        began = time.process_time()
+        await reader.read(lane)
+        own += time.process_time() - began
+    used, lasted = thread_seconds(child) - before, time.monotonic() - began_at
+    before, began_at = thread_seconds(child), time.monotonic()
+    await asyncio.sleep(lasted / 2)
+    idle = (thread_seconds(child) - before) / (time.monotonic() - began_at)
+    return own / count, (used - idle * lasted) / count
+
+
+async def calls(folder: Path, lane: Lane) -> int:
+    """Return how many of the driver's functions a pass enters."""
+    log = folder / "calls.txt"
+    reader = NvmlReader(environment=FakeNvml(folder, Scenario.healthy(GPUS), log=True).environment)
+    try:
+        for first in (Lane.STATIC, lane, lane):
+            await reader.read(first)
+            await asyncio.sleep(PAUSE)
+        before = log.read_text().splitlines()
+        await reader.read(lane)
+        lines = log.read_text().splitlines()[len(before) :]
+        return sum("nvmlEventSetWait" not in line for line in lines)
+    finally:
+        await reader.close()
+
+
+async def measure(folder: Path) -> Table:
+    """Measure every lane."""
+    scenario = Scenario.healthy(GPUS)
+    environment = FakeNvml(folder, scenario).environment
+    probe = subprocess.run(  # noqa: ASYNC221 - nothing else runs
+        [sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, check=True
+    )
+    call = float(probe.stdout)
+    table = Table(
+        f"a pass over {GPUS} fake GPUs", "lane", "agent", "child", "calls", "of them the stand-in's", "own, together"
+    )
+    counts = {lane: await calls(folder, lane) for lane in LANES}
+    reader = NvmlReader(environment=environment)
+    try:
+        for lane in (Lane.STATIC, Lane.SLOW, Lane.FAST):
+            await reader.read(lane)
+        for lane in LANES:
+            own, child = await passes(reader, lane, PASSES)
+            fake = counts[lane] * call
+            table.row(
+                lane.value,
+                f"{own * 1e3:.2f} ms",
+                f"{child * 1e3:.2f} ms",
+                str(counts[lane]),
+                f"{fake * 1e3:.2f} ms",
+                f"{(own + child - fake) * 1e3:.2f} ms",
+            )
+    finally:
+        await reader.close()
+    return table
+
+
+def main() -> int:
+    """Run and print."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder:
+        asyncio.run(measure(Path(folder))).print()
+    print(f"load average {os.getloadavg()[0]:.1f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

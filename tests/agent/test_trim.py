@@ -1,0 +1,28 @@
+"""Memory that nobody uses goes back to the system."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+from gpufleet.agent.trim import give_back_memory
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+held = [bytes(100_000) for _ in range(400)]
+last = bytes(100_000)  # above them all, so that the heap does not shrink by itself
+del held
+before = resident()
+give_back_memory()
+print(before - resident())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be told")
+def test_what_is_free_is_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 20_000_000
