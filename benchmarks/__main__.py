@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
-NAMES = ("agent", "nvml", "guests", "page", "dcgm", "codec", "text", "spool", "store", "lists", "hub", "ingest", "relay")
+NAMES = (
+    *("agent", "nvml", "guests", "page", "dcgm", "codec", "text", "spool"),
+    *("store", "lists", "hub", "ingest", "relay"),
+)
 
 
 def main(asked: list[str]) -> int:
