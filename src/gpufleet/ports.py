@@ -357,6 +357,9 @@ class Registry(Protocol):
         Two machines that share evidence and cannot be one become two
         ids with a conflict on both; nothing known is overwritten by a stranger. What is learned here is
         durable from the next `begin_flush`: no id is written to the store before that.
+
+        Raises:
+            CrowdedError: if it would be one more than the cluster may have; those that are known are matched.
         """
         ...
 

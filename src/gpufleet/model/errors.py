@@ -8,6 +8,7 @@ GpufleetError
 ├── ChannelError        a question could not be carried to where it should be read
 │   └── ChannelTimeoutError  it was carried there, and no answer came in time
 ├── ReaderError         a reader cannot work at all (no library, no driver, ...)
+├── CrowdedError        one more is more than there may be, and the rest goes on
 ├── SpoolError          the disk queue cannot do what was asked
 ├── StoreError          the store refused or is unreachable
 │   └── UnstorableError     what is to be stored does not fit, and nothing of it was written
@@ -83,6 +84,10 @@ class ReaderError(GpufleetError):
         self.absence = absence
         self.round = round
         super().__init__(words)
+
+
+class CrowdedError(GpufleetError):
+    """There are as many of something as there may be; those that are there go on."""
 
 
 class SpoolError(GpufleetError):

@@ -3,13 +3,14 @@
 import base64
 import bisect
 import secrets
+from collections import Counter
 
 import msgspec
 import sqlalchemy as sa
 
 from gpufleet.hub.matching import EVIDENCE, Decision, Known, Verdict, decide, introduce
 from gpufleet.model.answer import MachineRecord
-from gpufleet.model.errors import NotFoundError, RegistryError
+from gpufleet.model.errors import CrowdedError, NotFoundError, RegistryError
 from gpufleet.model.ledger import MachineMark, MachineMatch
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import to_datetime
@@ -24,6 +25,10 @@ _HEARD = (
     .values(last_seen=sa.bindparam("last_seen"))
 )
 """What is written of a machine of which nothing is new but that it was heard of."""
+
+
+MAX_MACHINES = 100_000
+"""Machines that one cluster may have; each takes about 1.4 kB of memory, and a row."""
 
 
 class Conflict(msgspec.Struct, frozen=True):
@@ -47,7 +52,9 @@ class _Row(msgspec.Struct):
 class Machines:
     """Every machine of a registry. Not thread-safe: the registry holds its lock around each call."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_machines: int = MAX_MACHINES) -> None:
+        self._max_machines = max_machines
+        self._counts: Counter[str] = Counter()
         self._rows: dict[str, _Row] = {}
         self._by_evidence: dict[tuple[str, str, str], set[str]] = {}
         self._by_words: dict[tuple[str, str, Machine], str] = {}
@@ -176,6 +183,11 @@ class Machines:
 
     def _settle(self, decision: Decision, cluster: str, sender: str, machine: Machine, at: int) -> _Row:
         if decision.verdict is Verdict.NEW:
+            if self._counts[cluster] >= self._max_machines:
+                raise CrowdedError(
+                    f"{machine.name!r} would be machine {self._counts[cluster] + 1} of cluster {cluster!r}, which may "
+                    f"have {self._max_machines}: somebody makes them up with its token, or it should be several"
+                )
             return _Row(cluster, sender, introduce(self._new_id(), machine, at), at, machine)
         assert decision.known is not None
         before = self._rows[decision.known.id]
@@ -191,7 +203,9 @@ class Machines:
     def _keep(self, row: _Row) -> None:
         id = row.known.id  # noqa: A001
         before = self._rows.get(id)
-        if before is not None:
+        if before is None:
+            self._counts[row.cluster] += 1
+        else:
             for key in _evidence_keys(before):
                 self._by_evidence[key].discard(id)
         for key in _evidence_keys(row):

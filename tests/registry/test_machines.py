@@ -1,0 +1,22 @@
+import pytest
+
+from gpufleet.model.errors import CrowdedError, RegistryError
+from gpufleet.model.machine import Machine
+from gpufleet.registry.machines import Machines
+
+NOW = 10**18
+
+
+def machine(number: int, boot_id: str | None = None) -> Machine:
+    return Machine(name=f"n{number}", machine_id=f"{number:032x}", boot_id=boot_id)
+
+
+def test_a_cluster_has_so_many_machines_and_those_that_are_known_go_on() -> None:
+    machines = Machines(max_machines=2)
+    ids = [machines.match("c", "s", machine(number), NOW).id for number in (1, 2)]
+    with pytest.raises(CrowdedError, match="machine 3 of cluster 'c', which may have 2") as refused:
+        machines.match("c", "s", machine(3), NOW)
+    assert not isinstance(refused.value, RegistryError)  # that one is tried again for ever, and holds all others up
+    rebooted = machine(2, boot_id="another")
+    assert [machines.match("c", "s", one, NOW + 1).id for one in (machine(1), rebooted)] == ids
+    assert machines.match("other", "s", machine(3), NOW).id not in ids
