@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -71,6 +72,10 @@ def test_a_mig_device_is_never_mistaken_for_its_gpu() -> None:
     lines = [line for line in rendered(example_snapshot()) if "DCGM_FI_DEV_FB_USED{" in line]
     assert len(lines) == 2
     assert [line.count('GPU_I_ID="1"') for line in lines] == [0, 1]
+    snapshot = example_snapshot()
+    nameless = tuple(msgspec.structs.replace(one, instance=None) for one in snapshot.devices)
+    lines = rendered(msgspec.structs.replace(snapshot, devices=nameless))
+    assert len([line for line in lines if "DCGM_FI_DEV_FB_USED{" in line]) == 1
 
 
 @pytest.mark.parametrize(

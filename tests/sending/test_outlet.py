@@ -40,8 +40,15 @@ class Wire:
         return self.replies.pop(0) if self.replies else Reply(fate=Fate.TAKEN)
 
 
-def outlet_of(wire: Wire, max_bytes: int = 1000) -> Outlet:
-    return Outlet("there", wire, max_bytes=max_bytes, now_ns=lambda: 7, jitter=lambda: 0.0)
+def outlet_of(wire: Wire, max_bytes: int = 1000, slept: list[float] | None = None) -> Outlet:
+    async def sleep(seconds: float) -> None:
+        if slept is None:
+            await asyncio.sleep(seconds)
+        else:
+            slept.append(seconds)
+            await asyncio.sleep(0)
+
+    return Outlet("there", wire, max_bytes=max_bytes, now_ns=lambda: 7, jitter=lambda: 0.0, sleep=sleep)
 
 
 @contextlib.asynccontextmanager
@@ -113,6 +120,20 @@ async def test_a_receiver_that_asks_for_patience_gets_it() -> None:
             await asyncio.sleep(0)
         assert wire.posted == [b"one"]
         assert outlet.stats.last_error == "http://there: busy"
+
+
+async def test_pauses_grow_and_are_never_shorter_than_asked() -> None:
+    later = [Reply(fate=Fate.LATER, words="busy", retry_after=asked) for asked in (None, None, None, 40.0, None)]
+    slept: list[float] = []
+    outlet = outlet_of(Wire(*later), slept=slept)
+    outlet.put(Parcel(b"one", 1))
+    async with running(outlet):
+
+        async def taken() -> bool:
+            return outlet.stats.taken == 1
+
+        await wait_until_async(taken)
+    assert slept == [0.5, 1.0, 2.0, 40.0, 7.5]
 
 
 async def test_what_is_refused_is_dropped_and_blocks_nothing() -> None:

@@ -9,7 +9,7 @@ import enum
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -110,6 +110,7 @@ class Outlet:
         max_bytes: int,
         now_ns: Callable[[], int],
         jitter: Callable[[], float] = random.random,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """Take the wire and the bound.
 
@@ -119,6 +120,7 @@ class Outlet:
             max_bytes: of the bodies that wait; the newest waits even if it alone has more.
             now_ns: nanoseconds since 1970.
             jitter: gives numbers from 0 to 1.
+            sleep: waits so many seconds.
         """
         self.name = name
         self.stats = OutletStats()
@@ -126,6 +128,7 @@ class Outlet:
         self._max_bytes = max_bytes
         self._now_ns = now_ns
         self._jitter = jitter
+        self._sleep = sleep
         self._waiting: deque[Parcel] = deque()
         self._new = asyncio.Event()
         self._failures = 0
@@ -146,7 +149,7 @@ class Outlet:
                 self._new.clear()
                 reply = await self._post_all()
                 if reply is not None:
-                    await asyncio.sleep(retry_delay(self._failures, reply.retry_after, self._jitter()))
+                    await self._sleep(retry_delay(self._failures, reply.retry_after, self._jitter()))
                 else:
                     await self._new.wait()
 

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -118,8 +119,13 @@ def test_bounds() -> None:
 def test_a_bomb_is_not_unpacked() -> None:
     bomb = gzip.compress(b"\0" * (64 << 20))
     assert len(bomb) < 100_000
-    with pytest.raises(WireLimitError, match="after decompression"):
-        unpack(bomb, "gzip")
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireLimitError, match="after decompression"):
+            unpack(bomb, "gzip", OtlpLimits(message_bytes=1 << 20))
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
     with pytest.raises(WireLimitError, match="of 10 allowed"):
         unpack(b"\0" * 11, "", OtlpLimits(body_bytes=10))
     for body in (b"", b"no gzip", gzip.compress(b"x")[:-4], gzip.compress(b"x") + b"more"):
