@@ -4,9 +4,10 @@ A guest of `tests/support/sshd.py` runs as another user than the tests, who need
 """
 
 import re
+from pathlib import Path
+from typing import Protocol
 
 from tests.fakes.nvidia_smi.standin import scenario_of_capture, xml
-from tests.support.sshd import Guest
 
 _PROGRAM = r"""#!/bin/sh
 cd "$FAKE_FOLDER/smi" || exit 1
@@ -31,10 +32,20 @@ def uuid_of(guest: int, gpu: int) -> str:
     return f"GPU-{guest:08x}-0000-0000-0000-{gpu:012x}"
 
 
-class GuestSmi:
-    """What the nvidia-smi of a guest prints."""
+class Machine(Protocol):
+    """What takes programs."""
 
-    def __init__(self, guest: Guest, *, number: int = 1, gpus: int = 1) -> None:
+    folder: Path
+
+    def program(self, name: str, text: str) -> None:
+        """Give it a program."""
+        ...
+
+
+class GuestSmi:
+    """What the nvidia-smi of a guest prints: files of its folder `smi`."""
+
+    def __init__(self, guest: Machine, *, number: int = 1, gpus: int = 1) -> None:
         self._folder = guest.folder / "smi"
         self._folder.mkdir()
         self._number = number

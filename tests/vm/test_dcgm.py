@@ -21,7 +21,7 @@ from gpufleet.wiring.clock import SystemClock
 from tests.vm.image import SAME_PYTHON
 from tests.vm.machine import ENGINE_PORT, PAGE_PORT, VirtualMachine
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 PATIENT, SHORT = 60.0, 2.0
 """Seconds for an answer: an emulated processor beside other tests, and one that will not come."""
