@@ -121,3 +121,42 @@ def test_the_bus_gains_loses_and_rebinds_gpus() -> None:
     assert words(changes.of_bus((function(0, None), function(2, None)), 3)) == [
         ("driver_unbound", 0, {"before": "vfio-pci"})
     ]
+
+
+def of_dcgm(values: dict[str, Value | Absent], at: int) -> Sample:
+    return Sample(view=gpu(0), reader="dcgm", lane=Lane.FAST, measured_at=at, values=values, driver_session=77)
+
+
+def test_two_readers_of_one_gpu_are_not_held_against_each_other() -> None:
+    changes = Changes()
+    throttled = {"gpu_clock_event_reasons_mask": 0x40, "gpu_energy_joules_total": 100.5}
+    found = changes.of_device(sample({**throttled, "gpu_ecc_uncorrected_errors_total": 1}, at=SECOND))
+    assert [event.kind for event in found] == ["throttle_started"]
+    behind: dict[str, Value | Absent] = {"gpu_clock_event_reasons_mask": 0, "gpu_energy_joules_total": 100.25}
+    assert changes.of_device(of_dcgm({**behind, "gpu_ecc_uncorrected_errors_total": 2}, 2 * SECOND)) == []
+    found = changes.of_device(sample({**throttled, "gpu_ecc_uncorrected_errors_total": 2}, at=3 * SECOND))
+    assert words(found) == [("ecc_uncorrected", 1, {})]  # once, by the reader whose word goes first
+
+
+def test_the_other_reader_goes_on_where_the_first_has_fallen_silent() -> None:
+    changes = Changes()
+    changes.of_device(sample({"gpu_ecc_uncorrected_errors_total": 9}, at=SECOND))
+    later = SECOND * 1000
+    assert changes.of_device(of_dcgm({"gpu_ecc_uncorrected_errors_total": 2}, later)) == []  # a first look of its own
+    found = changes.of_device(of_dcgm({"gpu_ecc_uncorrected_errors_total": 4}, later + SECOND))
+    assert words(found) == [("ecc_uncorrected", 2, {})]
+    assert changes.of_device(sample({"gpu_ecc_uncorrected_errors_total": 11}, at=later + 2 * SECOND)) == []
+
+
+def test_another_readers_version_of_the_driver_is_no_upgrade() -> None:
+    changes = Changes()
+    changes.of_machine(machine({"nvidia_driver_version": "580.65"}))
+    for at in range(0, 1000, 10):
+        state = Sample(
+            view=None, reader="nvml", lane=Lane.FAST, measured_at=at * SECOND, values={"nvidia_driver_state": "ok"}
+        )
+        assert changes.of_machine(state) == []
+    values: dict[str, Value | Absent] = {"nvidia_driver_version": "570.1"}
+    old = Sample(view=None, reader="dcgm", lane=Lane.STATIC, measured_at=1000 * SECOND, values=values)
+    assert changes.of_machine(old) == []
+    assert changes.of_machine(machine({"nvidia_driver_version": "580.65"})) == []

@@ -7,7 +7,7 @@ from gpufleet.model.absence import Absent
 from gpufleet.model.event import Event
 from gpufleet.model.event_kinds import EventKind
 from gpufleet.model.machine import PciFunction
-from gpufleet.model.reading import Sample, Value
+from gpufleet.model.reading import Sample, Value, precedence
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 
@@ -16,6 +16,13 @@ THROTTLES = {"hw_thermal": 0x40, "sw_thermal": 0x20, "power_brake": 0x80, "hw_sl
 the driver names no closer cause; the power cap, idleness and set clocks are no throttles but the normal course."""
 
 _CLOSER = THROTTLES["hw_thermal"] | THROTTLES["power_brake"]
+
+
+_MACHINE = ""
+_OF_DRIVER = frozenset({"nvidia_driver_version", "nvidia_driver_state"})
+
+SILENT_NANOS = 180 * NANOS
+"""For so long the reader whose word goes first may say nothing of a subject before another one's is taken."""
 
 
 class _Device:
@@ -27,6 +34,23 @@ class _Device:
         self.throttled: dict[str, int | None] = {}  # cause to when it began; None when it was there at the first look
 
 
+class _Tellers:
+    """Who is listened to about each subject: two readers' values are a moment apart, and are no change."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, Sample] = {}  # key of the view, empty for the machine, to the newest sample
+
+    def take(self, key: str, sample: Sample) -> bool | None:
+        """Return whether a sample counts; None if it does, and is the first of its reader's since another's did."""
+        heard = self._heard.get(key)
+        if heard is not None and heard.reader != sample.reader:
+            silent = sample.measured_at - heard.measured_at > SILENT_NANOS
+            if not silent and precedence(heard) < precedence(sample):
+                return False
+        self._heard[key] = sample
+        return True if heard is None or heard.reader == sample.reader else None
+
+
 class Changes:
     """Remembers what it needs of the newest pass; one for a machine."""
 
@@ -34,6 +58,7 @@ class Changes:
         """Begin with what was known of the driver before the agent started, if anything."""
         self.driver, self.session = driver, session
         self._devices: dict[str, _Device] = {}
+        self._tellers = _Tellers()
         self._driver_state: str | None = None
         self._functions: dict[str, PciFunction] | None = None
 
@@ -45,8 +70,9 @@ class Changes:
             events.append(Event(view=None, kind=kind, at=sample.measured_at, attributes=_told(attributes)))
 
         version = sample.values.get("nvidia_driver_version")
-        if isinstance(version, str):
-            if self.driver and version != self.driver:
+        counts = self._tellers.take(_MACHINE, sample) if sample.values.keys() & _OF_DRIVER else False
+        if isinstance(version, str) and counts is not False:
+            if counts and self.driver and version != self.driver:
                 tell(EventKind.DRIVER_UPGRADED, **{"from": self.driver, "to": version})
             self.driver = version
         state = sample.values.get("nvidia_driver_state")
@@ -69,6 +95,11 @@ class Changes:
         """Return what a sample of a device shows."""
         view = sample.view
         assert view is not None
+        counts = self._tellers.take(view.key, sample)
+        if counts is False:
+            return []
+        if counts is None:
+            self._devices.pop(view.key, None)
         known = self._devices.setdefault(view.key, _Device())
         events: list[Event] = []
 
