@@ -15,6 +15,7 @@ from gpufleet.channels.ssh.target import SshTarget
 from gpufleet.channels.stream.address import dialer_of
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.guests import PIN_FIRST, DcgmChannel, GuestConfig, MetricsChannel, SshChannel
+from gpufleet.model.view import Side
 from gpufleet.ports import Clock
 from gpufleet.readers.dcgm.reader import DcgmReader
 from gpufleet.readers.host import HostReader
@@ -84,4 +85,5 @@ def _ssh(channel: SshChannel, pin: Path) -> SshShell:
 
 
 def _dcgm(channel: DcgmChannel, clock: Clock) -> DcgmReader:
-    return DcgmReader(dialer_of(channel.address), clock)
+    # One that boots is awaited, and when it was ready is told: nothing but the guest's own times slows this down.
+    return DcgmReader(dialer_of(channel.address), clock, side=Side.GUEST, most_wait_seconds=1.0)

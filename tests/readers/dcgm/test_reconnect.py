@@ -47,3 +47,14 @@ async def test_an_engine_that_is_not_there_is_dialled_less_and_less_often() -> N
         clock.at += 1
     assert dialer.dialled == [0, 1, 2, 4, 8, 16, 32, 64, 124, 184, 244]
     assert words == {(Reason.READER_FAILED, "vsock://42:5555: nobody listens")}
+
+
+async def test_a_guest_that_boots_is_dialled_as_often_as_it_is_asked() -> None:
+    clock = Hands()
+    dialer = NobodyThere(clock)
+    reader = DcgmReader(dialer, clock, most_wait_seconds=1.0)
+    for _ in range(50):
+        with pytest.raises(ReaderError):
+            await reader.read(Lane.FAST)
+        clock.at += 0.5
+    assert dialer.dialled == [0, *(0.5 + step for step in range(25))]

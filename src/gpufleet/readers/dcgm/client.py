@@ -14,7 +14,7 @@ from gpufleet.codecs.dcgm_wire.replies import read_result
 from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError, GpufleetError, WireError, WireLimitError
 from gpufleet.ports import Dialer, Stream
-from gpufleet.readers.dcgm.patience import Patience
+from gpufleet.readers.dcgm.patience import MOST_SECONDS, Patience
 
 REPLY_SECONDS = 5.0
 """How long a reply may take. An engine does not answer some malformed or denied requests at all."""
@@ -47,17 +47,23 @@ class EngineClient:
     """
 
     def __init__(
-        self, dialer: Dialer, *, reply_seconds: float = REPLY_SECONDS, monotonic: Callable[[], float] = time.monotonic
+        self,
+        dialer: Dialer,
+        *,
+        reply_seconds: float = REPLY_SECONDS,
+        most_wait_seconds: float = MOST_SECONDS,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare it; nothing is dialled yet.
 
         Args:
             dialer: to the engine.
             reply_seconds: how long a reply may take.
+            most_wait_seconds: longest time between dials of an engine that fails.
             monotonic: the clock that waits are measured by.
         """
         self._dialer = dialer
-        self._patience = Patience(monotonic)
+        self._patience = Patience(monotonic, most_wait_seconds)
         self._reply_seconds = reply_seconds
         self._stream: Stream | None = None
         self._numbers = itertools.cycle(range(1, 2**31))

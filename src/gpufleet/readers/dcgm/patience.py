@@ -8,10 +8,10 @@ FIRST_SECONDS, MOST_SECONDS = 1.0, 60.0
 
 
 class Patience:
-    """Waits after each failure in a row but the first: a second, twice as long each time, a minute at most."""
+    """Waits after each failure in a row but the first: a second, then twice as long each time, up to a bound."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
+    def __init__(self, monotonic: Callable[[], float], most_seconds: float = MOST_SECONDS) -> None:
+        self._monotonic, self._most = monotonic, most_seconds
         self._wait = 0.0
         self._until = 0.0
         self._last: ChannelError | WireError | None = None
@@ -20,7 +20,7 @@ class Patience:
         """Take note of a failure."""
         self._last = error
         self._until = self._monotonic() + self._wait
-        self._wait = min(max(FIRST_SECONDS, 2 * self._wait), MOST_SECONDS)
+        self._wait = min(max(FIRST_SECONDS, 2 * self._wait), self._most)
 
     def worked(self) -> None:
         """Take note that the engine answered."""

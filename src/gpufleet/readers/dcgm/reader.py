@@ -18,6 +18,7 @@ from gpufleet.readers.dcgm.mapping.device import EVERY_FIELD, device_fields
 from gpufleet.readers.dcgm.mapping.part import part_fields
 from gpufleet.readers.dcgm.mapping.row import by_entity
 from gpufleet.readers.dcgm.parts import Part, ask_parts, entities_of
+from gpufleet.readers.dcgm.patience import MOST_SECONDS
 from gpufleet.readers.dcgm.samples import NAME, Told
 from gpufleet.readers.dcgm.session import IncompatibleError, Session, latest, start
 from gpufleet.readers.dcgm.watches import Watches, WatchSet
@@ -42,6 +43,7 @@ class DcgmReader:
         side: Side = Side.HOST,
         profiling: bool = True,
         reply_seconds: float = REPLY_SECONDS,
+        most_wait_seconds: float = MOST_SECONDS,
     ) -> None:
         """Prepare it; nothing is dialled before the first `read`.
 
@@ -52,8 +54,11 @@ class DcgmReader:
             profiling: whether the engine is made to sample profiling fields, which another profiler on its machine
                 may want for itself.
             reply_seconds: how long a reply may take.
+            most_wait_seconds: longest time between dials of an engine that fails.
         """
-        self._client = EngineClient(dialer, reply_seconds=reply_seconds, monotonic=clock.monotonic)
+        self._client = EngineClient(
+            dialer, reply_seconds=reply_seconds, most_wait_seconds=most_wait_seconds, monotonic=clock.monotonic
+        )
         self._clock, self._side, self._profiling = clock, side, profiling
         self._watches = Watches(self._client)
         self._xids = xids.XidHistory()
