@@ -2,8 +2,10 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from gpufleet.codecs.nvidia_smi import DeviceRecord, ListedMig
 from gpufleet.codecs.nvidia_smi.listing import Listing
@@ -100,9 +102,11 @@ def mig_parts(gpu: Gpu, listing: Listing | None) -> list[Part] | None:
 
 
 def vgpu_parts(gpus: Iterable[Gpu]) -> tuple[list[Part], list[str]]:
-    """Name the vGPU instances of all GPUs; one that shares its name with another is not read."""
+    """Name the vGPU instances of all GPUs: by UUID, and several of one UUID by number and GPU."""
     parts: list[Part] = []
+    addresses: dict[str, str] = {}
     for gpu in gpus:
+        addresses[gpu.view.key] = gpu.view.pci_address or gpu.view.key
         for record in gpu.record.vgpus:
             uuid = record.leaves.get("vgpu_uuid", "")
             view = View(
@@ -113,10 +117,22 @@ def vgpu_parts(gpus: Iterable[Gpu]) -> tuple[list[Part], list[str]]:
                 parent=gpu.view.key,
             )
             parts.append(Part(view, record))
+    shared = _shared(parts)
+    errors = [f"several vGPU instances say that they are {key}: it names none of them" for key in shared]
+    named = [part._replace(view=_by_place(part.view, addresses)) if part.view.key in shared else part for part in parts]
+    twice = _shared(named)
+    errors += [f"several vGPU instances are in one place, {key}: none of them is read" for key in twice]
+    return [part for part in named if part.view.key not in twice], errors
+
+
+def _shared(parts: Iterable[Part]) -> list[str]:
     claims = Counter(part.view.key for part in parts)
-    shared = [key for key, claimants in claims.items() if claimants > 1]
-    errors = [f"several vGPU instances say that they are {key}: none of them is read" for key in shared]
-    return [part for part in parts if claims[part.view.key] == 1], errors
+    return [key for key, claimants in claims.items() if claimants > 1]
+
+
+def _by_place(view: View, addresses: Mapping[str, str]) -> View:
+    place = f"{view.instance}@{addresses[view.parent or '']}"
+    return msgspec.structs.replace(view, uuid=None, instance=place)
 
 
 def uuid_of(record: DeviceRecord) -> str | None:
