@@ -23,19 +23,35 @@ class Gathering:
         self, view: View | None, metric: str, value: Value | Absent, at: int, labels: tuple[str, ...] = ()
     ) -> None:
         """Take one value; `at` in nanoseconds since 1970."""
-        self._tell(self._key(view), metric, value, at, labels)
+        self.tell_of(key_of(view), view, CATALOGUE[metric], value, at, labels)
 
-    def _tell(self, key: str, metric: str, value: Value | Absent, at: int, labels: tuple[str, ...] = ()) -> None:
-        row = self._rows.setdefault((key, CATALOGUE[metric].lane, at), _Row())
-        if CATALOGUE[metric].dims:
-            row.dims[metric, labels] = agreed(row.dims.get((metric, labels)), value)
+    def tell_of(
+        self, key: str, view: View | None, metric: Metric, value: Value | Absent, at: int, labels: tuple[str, ...]
+    ) -> None:
+        """Do the same for a caller who knows the view's key and the metric's row."""
+        row = self._rows.get((key, metric.lane, at))
+        if row is None:
+            row = self._rows[key, metric.lane, at] = _Row()
+        if view is not None:
+            self._note(key, view)
+        if metric.dims:
+            row.dims[metric.name, labels] = agreed(row.dims.get((metric.name, labels)), value)
         else:
-            row.values[metric] = agreed(row.values.get(metric), value)
+            row.values[metric.name] = agreed(row.values.get(metric.name), value)
 
     def text(self, view: View | None, metric: str, text: str, at: int) -> None:
         """Take a text that many series repeat, such as a product's name; the newest counts."""
-        texts = self._texts.setdefault(self._key(view), {})
-        if at >= texts.get(metric, ("", 0))[1]:
+        self.text_of(key_of(view), view, metric, text, at)
+
+    def text_of(self, key: str, view: View | None, metric: str, text: str, at: int) -> None:
+        """Do the same for a caller who knows the view's key."""
+        if view is not None:
+            self._note(key, view)
+        texts = self._texts.get(key)
+        if texts is None:
+            texts = self._texts[key] = {}
+        known = texts.get(metric)
+        if known is None or at >= known[1]:
             texts[metric] = text, at
 
     def samples(self, reader: str) -> list[Sample]:
@@ -43,7 +59,7 @@ class Gathering:
         for key, texts in self._texts.items():
             newest = max(at for _, at in texts.values())
             for metric, (text, _) in texts.items():
-                self._tell(key, metric, text, newest)
+                self.tell_of(key, self._views.get(key), CATALOGUE[metric], text, newest, ())
         return [
             Sample(
                 view=self._views.get(key),
@@ -57,19 +73,23 @@ class Gathering:
             for (key, lane, at), row in self._rows.items()
         ]
 
-    def _key(self, view: View | None) -> str:
-        if view is None:
-            return ""
-        key = view.key
-        known = self._views.setdefault(key, view)
-        if known is not view and known != view:
+    def _note(self, key: str, view: View) -> None:
+        """Remember a device; of what series say of it everything counts that any of them says."""
+        known = self._views.get(key)
+        if known is None:
+            self._views[key] = view
+        elif known is not view and known != view:
             self._views[key] = msgspec.structs.replace(
                 known,
                 pci_address=known.pci_address or view.pci_address,
                 parent=known.parent or view.parent,
                 index=view.index if known.index is None else known.index,
             )
-        return key
+
+
+def key_of(view: View | None) -> str:
+    """Return what a view is called here; the machine itself is called nothing."""
+    return "" if view is None else view.key
 
 
 class _Row:

@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.dialects.dialect import Dialect, Family, Whose
 from gpufleet.dialects.gathering import Gathering, bounded
+from gpufleet.dialects.meaning import Meaning, meaning_of
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Subject
 from gpufleet.model.reading import Sample, Value
@@ -13,8 +14,8 @@ from gpufleet.model.series import Series
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View, ViewKind
 
-_SENTINELS = (0x7FFF_FFF0, 0x7FFF_FFFF_FFFF_FFF0, 140_737_488_355_328)
-"""DCGM's blanks of three widths, each and the three after it; old exporters let them through as values."""
+_SENTINELS = (0x7FFF_FFF0, 140_737_488_355_328, 0x7FFF_FFFF_FFFF_FFF0)
+"""DCGM's blanks of three widths, each and the three after it, the least first; old exporters let them through."""
 
 _BLANK = (Reason.NO_DATA, Reason.NO_DATA, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED)
 
@@ -66,48 +67,59 @@ def read(
     machines: dict[str, Gathering] = {}
     measured = _measured(dialect, series, values, at)
     for number, (one, value) in enumerate(zip(series, values, strict=True)):
-        family, special = dialect.families.get(one.name), dialect.special.get(one.name)
-        why = dialect.why_unread(one.name)
-        if why is not None:
-            found.unread[one.name] = why
-            continue
-        if family is None and special is None:
-            if one.name != dialect.measured:
-                found.unknown[one.name] = None
-            continue
-        whose = dialect.whose(one)
+        meant = one.meaning
+        if not isinstance(meant, Meaning) or meant.dialect is not dialect:
+            meant = one.meaning = meaning_of(dialect, one)
+        whose = meant.whose
         if whose is None:
-            found.nameless += 1
+            _leave(found, dialect, one.name, meant)
             continue
-        gathering = machines.setdefault(whose.machine, Gathering())
+        gathering = machines.get(whose.machine)
+        if gathering is None:
+            gathering = machines[whose.machine] = Gathering()
         if whose.guest:
             found.guests.add(whose.machine)
-
-        def instant(lane: Lane, whose: Whose = whose, number: int = number) -> int:
-            return times.get(number) or measured.get((whose.machine, whose.view, lane), at)
-
-        if family is not None:
-            metric = CATALOGUE[family.metric]
-            labels = family.labels or tuple(one.labels.get(label, "") for label in family.dims)
-            read_as = ENDED if number in ended else convert(family, metric, value)
-            gathering.tell(whose.view, metric.name, read_as, instant(metric.lane), labels)
-        for name, labels, told in special(one, value) if special is not None and number not in ended else ():
+        own = times.get(number)
+        has_ended = number in ended
+        if meant.family is not None and meant.metric is not None:
+            told = ENDED if has_ended else convert(meant.family, meant.metric, value)
+            instant = own or _instant(measured, whose, meant.metric.lane, at)
+            gathering.tell_of(meant.key, whose.view, meant.metric, told, instant, meant.labels)
+        if has_ended:
+            continue
+        for name, labels, told in meant.special(one, value) if meant.special is not None else ():
             metric = CATALOGUE[name]
             view = None if metric.subjects == (Subject.MACHINE,) else whose.view
-            gathering.tell(view, name, told, instant(metric.lane), labels)
-        if whose.name and number not in ended and whose.view is not None and whose.view.kind is not ViewKind.VGPU:
-            gathering.text(whose.view, "gpu_name", whose.name, instant(Lane.STATIC))
+            gathering.tell(view, name, told, own or _instant(measured, whose, metric.lane, at), labels)
+        if whose.name and whose.view is not None and whose.view.kind is not ViewKind.VGPU:
+            instant = own or _instant(measured, whose, Lane.STATIC, at)
+            gathering.text_of(meant.key, whose.view, "gpu_name", whose.name, instant)
     found.machines = {name: gathering.samples(reader) for name, gathering in machines.items()}
     return found
+
+
+def _leave(found: Read, dialect: Dialect, name: str, meant: Meaning) -> None:
+    """Account for a series that tells nothing."""
+    if meant.why is not None:
+        found.unread[name] = meant.why
+    elif not meant.is_known:
+        found.unknown[name] = None
+    elif name != dialect.measured:
+        found.nameless += 1
+
+
+def _instant(measured: Mapping[tuple[str, View | None, Lane], int], whose: Whose, lane: Lane, at: int) -> int:
+    return measured.get((whose.machine, whose.view, lane), at) if measured else at
 
 
 def convert(family: Family, metric: Metric, value: float) -> Value | Absent:
     """Return their value in the catalogue's unit, or why it is none."""
     if value == 0 and family.zero is not None:
         return Absent(family.zero, f"{family.name} says 0 where there is none")
-    for sentinel in _SENTINELS:
-        if 0 <= value - sentinel < len(_BLANK):
-            return Absent(_BLANK[int(value - sentinel)], family.name)
+    if value >= _SENTINELS[0]:
+        for sentinel in _SENTINELS:
+            if 0 <= value - sentinel < len(_BLANK):
+                return Absent(_BLANK[int(value - sentinel)], family.name)
     if family.states:
         known = value in range(len(family.states))
         return family.states[int(value)] if known else Absent(Reason.INVALID_VALUE, family.name)

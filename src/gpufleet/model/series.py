@@ -8,14 +8,16 @@ class Series:
         name: of the metric.
         labels: in the order in which they came; control characters are taken out.
         mark: the decoder's own note.
+        meaning: a reader's own note: what it found the series to mean, which its values do not change.
     """
 
-    __slots__ = ("labels", "mark", "name")
+    __slots__ = ("labels", "mark", "meaning", "name")
 
     def __init__(self, name: str, labels: dict[str, str]) -> None:
         self.name = name
         self.labels = labels
         self.mark = 0
+        self.meaning: object = None
 
     def __repr__(self) -> str:
         """Show it as the text format writes it."""
