@@ -29,6 +29,7 @@ DECLARED = re.compile(r"^# TYPE (\S+) ", re.MULTILINE)
 SELDOM = {
     "gpufleet_export_last_success_timestamp_seconds",
     "gpufleet_hub_rejected_batches_total",
+    "gpufleet_hub_unwritten_samples_total",
     "gpufleet_hub_unknown_metrics_total",
     "gpufleet_hub_invalid_values_total",
     "gpufleet_hub_quarantined_batches_total",

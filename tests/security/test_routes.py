@@ -7,7 +7,7 @@ from litestar import get
 
 from gpufleet.hub.counters import Counters
 from gpufleet.model.access import LOCAL, Principal, Role
-from gpufleet.web.hub.access import ACCESS, BATCHES, WRITE, is_open, refusal
+from gpufleet.web.hub.access import ACCESS, BATCHES, LOGS, METRICS, WRITE, is_open, refusal
 from gpufleet.web.hub.app import build_api
 from gpufleet.web.hub.door import Door
 from tests.fakes.clock import FakeClock
@@ -34,6 +34,8 @@ MAY: dict[tuple[str, str], set[Role | None]] = {
     ("DELETE", "/v1/machines/{machine_id}"): {A},
     ("GET", "/v1/fleet"): {O, A},
     ("POST", "/api/v1/write"): {S},
+    ("POST", "/v1/metrics"): {S},
+    ("POST", "/v1/logs"): {S},
     ("GET", "/v1/nodes"): {O, A},
     ("GET", "/v1/gpus"): {O, A},
     ("GET", "/v1/gpus/{gpu_id}"): {O, A},
@@ -59,7 +61,7 @@ def api() -> Any:
 
 def test_every_route_has_a_row_and_every_row_a_route() -> None:
     routes = {(method, route.path_format) for route in api().routes for method in route.methods if method != "OPTIONS"}
-    assert routes | {("POST", BATCHES), ("POST", WRITE)} == set(ACCESS) == set(MAY)
+    assert routes | {("POST", BATCHES), ("POST", WRITE), ("POST", METRICS), ("POST", LOGS)} == set(ACCESS) == set(MAY)
 
 
 @pytest.mark.parametrize("route", MAY)

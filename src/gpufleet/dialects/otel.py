@@ -29,6 +29,9 @@ from gpufleet.model.view import Side, View, ViewKind
 
 KIND, SIDE, PCI, STATE = OWN + "kind", OWN + "side", OWN + "pci_address", OWN + "state"
 
+MINE = ("hw.gpu.", "gpu.", OWN)
+"""Prefixes of names of GPUs: OpenTelemetry's, l9gpu's and our own."""
+
 MAX_ID = 256
 """Characters of an identity that is taken in."""
 
@@ -154,6 +157,11 @@ def why_unread(name: str, attributes: Mapping[str, str]) -> str | None:
     if name.startswith(L9GPU_PREFIXES):
         return "of an application, not of a device"
     return UNREAD.get(name) or L9GPU_UNREAD.get(name)
+
+
+def is_mine(name: str) -> bool:
+    """Tell whether a name is under a prefix of which the tables should know every name."""
+    return name.startswith(MINE)
 
 
 def is_state(name: str) -> bool:

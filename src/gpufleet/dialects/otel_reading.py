@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gpufleet.dialects.gathering import Gathering
 from gpufleet.dialects.otel import is_state, told, view_of, why_unread
 from gpufleet.dialects.otel_hw import TEXTS
-from gpufleet.dialects.reading import Read
+from gpufleet.dialects.reading import ENDED, Read
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.text import clean
 from gpufleet.model.view import View
@@ -21,14 +21,14 @@ class Incoming(NamedTuple):
     Attributes:
         name, unit: of its metric.
         attributes: of the point; those that are no texts are left out by whoever decodes.
-        value: the number.
+        value: the number; None says that there is none now.
         at: nanoseconds since 1970, of the point itself.
     """
 
     name: str
     unit: str
     attributes: Mapping[str, str]
-    value: int | float
+    value: int | float | None
     at: int
 
 
@@ -47,7 +47,7 @@ def read_points(machine: str, incoming: Iterable[Incoming], *, reader: str) -> R
     gathering = Gathering()
     views: dict[tuple[tuple[str, str], ...], View | None] = {}
     for point in incoming:
-        said = told(point.name, point.unit, point.attributes, point.value)
+        said = told(point.name, point.unit, point.attributes, 0 if point.value is None else point.value)
         if said is None:
             why = why_unread(point.name, point.attributes)
             if why is None:
@@ -65,7 +65,7 @@ def read_points(machine: str, incoming: Iterable[Incoming], *, reader: str) -> R
         elif view is None:
             found.nameless += 1
             continue
-        gathering.tell(view, said.metric, said.value, point.at, said.labels)
+        gathering.tell(view, said.metric, ENDED if point.value is None else said.value, point.at, said.labels)
         if view is not None:
             for attribute, metric in TEXTS:
                 text = clean(point.attributes.get(attribute, "")[:MAX_TEXT])

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -112,10 +113,11 @@ async def running_hub(
         GpufleetError: if it cannot listen, or its log, registry or store cannot be opened.
     """
     # Imported here: whoever imports this module to read a configuration does without the server.
-    from gpufleet.web.hub.access import BATCHES, WRITE
+    from gpufleet.web.hub.access import BATCHES, LOGS, METRICS, WRITE
     from gpufleet.web.hub.app import Endpoint, HubApp, build_api
     from gpufleet.web.hub.door import Door
     from gpufleet.web.hub.ingest import BatchEndpoint
+    from gpufleet.web.hub.otlp import OtlpEndpoint
     from gpufleet.web.hub.recording import Recorder
     from gpufleet.web.hub.write import WriteEndpoint
     from gpufleet.web.server import serve
@@ -209,26 +211,32 @@ async def running_hub(
             )
             recorder = Recorder(parts.audit, clock)
             api = build_api(door, queries, overview, clusters, recorder, status)
-            endpoints: dict[str, Endpoint] = {
-                BATCHES: endpoint,
-                WRITE: WriteEndpoint(
-                    writes=Writes(
-                        ingest=ingest,
-                        clusters=clusters,
-                        registry=parts.registry,
-                        store=parts.store,
-                        counters=parts.counters,
-                        clock=clock,
-                        threads=importing,
-                        is_caught_up=parts.is_caught_up,
-                    ),
+            writes = Writes(
+                ingest=ingest,
+                clusters=clusters,
+                registry=parts.registry,
+                store=parts.store,
+                counters=parts.counters,
+                clock=clock,
+                threads=importing,
+                is_caught_up=parts.is_caught_up,
+            )
+            of_others = {
+                path: kind(
+                    writes=writes,
                     served=lambda: clusters.served,
                     pressure=pressure,
                     counters=parts.counters,
                     listening=listening,
                     body_timeout_seconds=config.ingest.body_timeout_seconds,
-                ),
+                )
+                for path, kind in (
+                    (WRITE, WriteEndpoint),
+                    (METRICS, OtlpEndpoint),
+                    (LOGS, functools.partial(OtlpEndpoint, logs=True)),
+                )
             }
+            endpoints: dict[str, Endpoint] = {BATCHES: endpoint, **of_others}
             app = HubApp(door=door, endpoints=endpoints, api=api, recorder=recorder)
             async with (
                 watching(listening, Mark(config.folder / MARK), clock),

@@ -8,11 +8,13 @@ from hypothesis import strategies as st
 from gpufleet.hub.imported.rows import Rows
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 
+NODE = Machine(name="node")
 T0 = 1_700_000_000 * NANOS
 METRICS = ("gpu_power_watts", "gpu_temperature_celsius", "gpu_utilization_ratio", "gpu_sm_clock_hertz")
 LINKS = ("0", "1")
@@ -40,35 +42,35 @@ def test_whatever_the_cut_the_last_row_is_the_whole(gpus: int, instants: int, di
     dice.shuffle(parts)
     rows, store = Rows(), {}
     for start in range(0, len(parts), bodies):
-        joined = rows.joined("node", parts[start : start + bodies])
-        rows.keep("node", joined)
+        joined = rows.joined(NODE, parts[start : start + bodies])
+        rows.keep(NODE, joined)
         store.update({(one.view.uuid, one.measured_at): one for one in joined if one.view})  # as a store does
     for (gpu, at), row in whole.items():
         stored = store[f"GPU-{gpu}", T0 + at]
         assert stored.values == row
         assert {one.labels[0]: one.value for one in stored.dims} == links[gpu, at]
-    assert rows.joined("node", parts) == []  # and all of it again adds nothing
+    assert rows.joined(NODE, parts) == []  # and all of it again adds nothing
 
 
 def test_what_was_not_made_durable_is_joined_again() -> None:
     rows = Rows()
     part = sample(0, T0, {"gpu_power_watts": 1.0})
-    assert rows.joined("node", [part]) == rows.joined("node", [part]) == [part]
+    assert rows.joined(NODE, [part]) == rows.joined(NODE, [part]) == [part]
 
 
 def test_where_two_series_of_one_device_differ_neither_is_right() -> None:
     rows = Rows()
-    rows.keep("node", rows.joined("node", [sample(0, T0, {"gpu_power_watts": 1.0})]))
-    (joined,) = rows.joined("node", [sample(0, T0, {"gpu_power_watts": 2.0})])
+    rows.keep(NODE, rows.joined(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]))
+    (joined,) = rows.joined(NODE, [sample(0, T0, {"gpu_power_watts": 2.0})])
     assert joined.values["gpu_power_watts"] == Absent(Reason.INVALID_VALUE, "several series of one device differ")
-    rows.keep("node", [joined])
-    assert rows.joined("node", [sample(0, T0, {"gpu_power_watts": 1.0})]) == []
+    rows.keep(NODE, [joined])
+    assert rows.joined(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]) == []
 
 
 def test_one_machine_s_parts_are_never_another_s() -> None:
     rows = Rows()
-    rows.keep("a", rows.joined("a", [sample(0, T0, {"gpu_power_watts": 1.0})]))
-    (other,) = rows.joined("b", [sample(0, T0, {"gpu_temperature_celsius": 40.0})])
+    rows.keep(Machine(name="a"), rows.joined(Machine(name="a"), [sample(0, T0, {"gpu_power_watts": 1.0})]))
+    (other,) = rows.joined(Machine(name="b"), [sample(0, T0, {"gpu_temperature_celsius": 40.0})])
     assert other.values == {"gpu_temperature_celsius": 40.0}
 
 
@@ -76,8 +78,8 @@ def test_what_never_changes_is_written_every_ten_minutes_and_when_it_changes() -
     rows = Rows()
 
     def said(at: int, name: str) -> bool:
-        joined = rows.joined("node", [sample(0, at, {"gpu_name": name}, lane=Lane.STATIC)])
-        rows.keep("node", joined)
+        joined = rows.joined(NODE, [sample(0, at, {"gpu_name": name}, lane=Lane.STATIC)])
+        rows.keep(NODE, joined)
         return bool(joined)
 
     seconds = {0: "A", 15: "A", 300: "A", 599: "A", 600: "A", 615: "A", 630: "B", 645: "B"}
@@ -87,10 +89,10 @@ def test_what_never_changes_is_written_every_ten_minutes_and_when_it_changes() -
 def test_memory_is_of_the_newest_instants_and_of_who_is_written_of() -> None:
     rows = Rows()
     for at in range(100):
-        rows.keep("node", rows.joined("node", [sample(0, T0 + at * NANOS, {"gpu_power_watts": 1.0})]))
-    assert rows.joined("node", [sample(0, T0 + 99 * NANOS, {"gpu_power_watts": 1.0})]) == []
-    assert rows.joined("node", [sample(0, T0 + 50 * NANOS, {"gpu_power_watts": 1.0})]) != []
+        rows.keep(NODE, rows.joined(NODE, [sample(0, T0 + at * NANOS, {"gpu_power_watts": 1.0})]))
+    assert rows.joined(NODE, [sample(0, T0 + 99 * NANOS, {"gpu_power_watts": 1.0})]) == []
+    assert rows.joined(NODE, [sample(0, T0 + 50 * NANOS, {"gpu_power_watts": 1.0})]) != []
     rows.forget_before(T0 + 99 * NANOS)
-    assert rows.machines == {"node"}
+    assert rows.machines == {NODE}
     rows.forget_before(T0 + 100 * NANOS)
     assert rows.machines == set()

@@ -9,6 +9,7 @@ from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.codecs.remote_write.records import WriteRequest
 from gpufleet.hub.imported.series import host_of, read_request
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.series import Series
 from gpufleet.model.time import NANOS
@@ -24,7 +25,7 @@ def request(*told: tuple[Series, float, int], stale: tuple[int, ...] = ()) -> Wr
     )
 
 
-def series(name: str, **labels: str) -> Series:
+def series(name: str, /, **labels: str) -> Series:
     return Series(name, labels)
 
 
@@ -36,7 +37,7 @@ def test_a_captured_page_that_a_prometheus_scraped() -> None:
         request(*((one, value, T0) for one, value in zip(scraped, page.values, strict=True)), (up, 1.0, T0))
     )
     (machine,) = found.machines
-    assert machine == next(one.labels["Hostname"] for one in page.series if "Hostname" in one.labels)
+    assert machine.name == next(one.labels["Hostname"] for one in page.series if "Hostname" in one.labels)
     assert found.others >= 1
     powers = {
         sample.view.uuid: sample.values["gpu_power_watts"]
@@ -65,7 +66,7 @@ def test_where_the_exporter_does_not_name_its_machine_the_target_does() -> None:
             (series(power, UUID="GPU-3", gpu="0"), 3.0, T0),
         )
     )
-    assert set(found.machines) == {"node-1", "node-2"}
+    assert {one.name for one in found.machines} == {"node-1", "node-2"}
     assert found.nameless == 1
 
 
@@ -74,7 +75,11 @@ def test_instants_stay_apart_and_a_stale_marker_is_an_absence() -> None:
     found = read_request(
         request((one, 1.0, T0), (one, 2.0, T0 + 15 * NANOS), (one, STALE, T0 + 30 * NANOS), stale=(2,))
     )
-    told = {sample.measured_at: sample.values for sample in found.machines["n"] if "gpu_power_watts" in sample.values}
+    told = {
+        sample.measured_at: sample.values
+        for sample in found.machines[Machine(name="n")]
+        if "gpu_power_watts" in sample.values
+    }
     assert told == {
         T0: {"gpu_power_watts": 1.0},
         T0 + 15 * NANOS: {"gpu_power_watts": 2.0},
@@ -129,7 +134,7 @@ def test_what_an_agent_says_of_its_guests_makes_no_machine_and_is_not_its_hosts(
         )
     )
     (machine,) = found.machines
-    assert machine == "node-1"
+    assert machine.name == "node-1"
     values = [sample.values.get("gpu_power_watts") for sample in found.machines[machine]]
     assert [value for value in values if value is not None] == [300.0]
     assert found.nameless > 0

@@ -35,10 +35,17 @@ def now_ms() -> int:
 
 
 async def write(
-    url: str, body: bytes, content_type: str = V1, query: str = "", method: str = "POST", **more: str
+    url: str,
+    body: bytes,
+    content_type: str = V1,
+    query: str = "",
+    *,
+    path: str = "/api/v1/write",
+    method: str = "POST",
+    **more: str,
 ) -> tuple[int, dict[str, str], bytes]:
     headers = {"Content-Type": content_type, "Content-Encoding": "snappy", **more}
-    request = urllib.request.Request(f"{url}/api/v1/write{query}", data=body, headers=headers, method=method)
+    request = urllib.request.Request(f"{url}{path}{query}", data=body, headers=headers, method=method)
 
     def ask() -> tuple[int, dict[str, str], bytes]:
         try:

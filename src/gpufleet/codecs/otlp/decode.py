@@ -3,6 +3,7 @@
 import zlib
 from typing import Any
 
+from gpufleet.codecs.batch.compression import decompress
 from gpufleet.codecs.otlp.attributes import AttributesError, attributes_of, scalar_of
 from gpufleet.codecs.otlp.limits import OtlpLimits
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF, messages, parse
@@ -27,19 +28,21 @@ _NO_VALUE = 1
 
 
 def unpack(body: bytes, encoding: str, limits: OtlpLimits | None = None) -> bytes:
-    """Return the message in a body of that Content-Encoding: `gzip`, or empty or `identity` for none.
+    """Return the message in a body of that Content-Encoding: `gzip`, `zstd`, or empty or `identity` for none.
 
     Raises:
         WireLimitError: if the body, or what it unpacks to, is too large; no more than the bound is ever unpacked.
-        WireError: if it is not one whole gzip stream, or of another encoding.
+        WireError: if it is not one whole stream of it, or of another encoding.
     """
     limits = limits or OtlpLimits()
     if len(body) > limits.body_bytes:
         raise WireLimitError("body", f"{len(body)} bytes, of {limits.body_bytes} allowed")
     if encoding in ("", "identity"):
         return body
+    if encoding == "zstd":
+        return decompress(body, limits.message_bytes)
     if encoding != "gzip":
-        raise WireError("content-encoding", f"{encoding!r}: write gzip or nothing")
+        raise WireError("content-encoding", f"{encoding!r}: write gzip, zstd or nothing")
     stream = zlib.decompressobj(wbits=31)
     try:
         message = stream.decompress(body, limits.message_bytes + 1)

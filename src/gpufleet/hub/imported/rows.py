@@ -13,6 +13,7 @@ import msgspec
 from gpufleet.dialects.gathering import agreed
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.time import NANOS
 
@@ -24,36 +25,45 @@ INSTANTS_KEPT = 2
 STATIC_SECONDS = 600
 """What never changes is written again only after so long: every scrape repeats it."""
 
-Subject = tuple[str, str, str, Lane]
+Subject = tuple[Machine, str, str, Lane]
 """Machine, key of the view (empty for the machine itself), reader and lane."""
 
 
 class Rows:
     """Rows by subject, of the newest instants."""
 
-    def __init__(self) -> None:
+    def __init__(self, together_ns: int = 0) -> None:
+        """Prepare it; instants of a subject that are no further apart than `together_ns` are one."""
         self._kept: dict[Subject, dict[int, Sample]] = {}
+        self._together = together_ns
 
     @property
-    def machines(self) -> set[str]:
+    def machines(self) -> set[Machine]:
         """Machines of which something is remembered."""
         return {machine for machine, _, _, _ in self._kept}
 
-    def joined(self, machine: str, parts: Iterable[Sample]) -> list[Sample]:
+    def joined(self, machine: Machine, parts: Iterable[Sample]) -> list[Sample]:
         """Return each part with what is known of its row; what adds nothing to it is left out.
 
         `keep` what came of it once it is durable.
         """
-        found: dict[tuple[Subject, int], Sample] = {}
+        found: dict[Subject, dict[int, Sample]] = {}
         for part in parts:
             subject = _subject(machine, part)
             if part.lane is Lane.STATIC and self._was_said(subject, part):
                 continue
-            before = found.get((subject, part.measured_at)) or self._kept.get(subject, {}).get(part.measured_at)
+            known = {**self._kept.get(subject, {}), **found.get(subject, {})}
+            at = self._instant(known, part.measured_at)
+            before = known.get(at)
             joined = part if before is None else _join(before, part)
             if joined is not before:
-                found[subject, part.measured_at] = joined
-        return list(found.values())
+                found.setdefault(subject, {})[at] = joined
+        return [row for instants in found.values() for row in instants.values()]
+
+    def _instant(self, known: Iterable[int], at: int) -> int:
+        """Return the instant of a row that a part belongs to: the next that is near enough, or its own."""
+        nearest = min(known, key=lambda one: abs(one - at), default=at)
+        return nearest if abs(nearest - at) <= self._together else at
 
     def _was_said(self, subject: Subject, part: Sample) -> bool:
         return (
@@ -64,7 +74,7 @@ class Rows:
             and not part.dims
         )
 
-    def keep(self, machine: str, rows: Sequence[Sample]) -> None:
+    def keep(self, machine: Machine, rows: Sequence[Sample]) -> None:
         """Remember rows."""
         for row in rows:
             instants = self._kept.setdefault(_subject(machine, row), {})
@@ -77,7 +87,7 @@ class Rows:
         self._kept = {subject: rows for subject, rows in self._kept.items() if max(rows) >= at}
 
 
-def _subject(machine: str, sample: Sample) -> Subject:
+def _subject(machine: Machine, sample: Sample) -> Subject:
     return machine, sample.view.key if sample.view is not None else "", sample.reader, sample.lane
 
 

@@ -9,31 +9,13 @@ from gpufleet.codecs.remote_write.records import WriteRequest
 from gpufleet.dialects.dialect import Dialect
 from gpufleet.dialects.known import DIALECTS
 from gpufleet.dialects.reading import read
+from gpufleet.hub.imported.written import Written, can_be_called, has_a_name
+from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.series import Series
 
 READER = "remote_write"
 """How a reader's name begins in samples that were written; the dialect follows, so that two exporters stay apart."""
-
-MAX_NAME = 253
-"""Characters of the name of a machine or a device."""
-
-
-class Written(msgspec.Struct, frozen=True):
-    """What a request says.
-
-    Attributes:
-        machines: name to samples, of any instants.
-        drift: names under a known project's prefix that its table does not have, to how many samples had them.
-        others: samples of no known project: they are none of the hub's business.
-        nameless: samples of which the labels do not tell which device or which machine they are of, and those of
-            virtual machines that an agent on their host tells of: whose they are is its batches' to say.
-    """
-
-    machines: Mapping[str, tuple[Sample, ...]]
-    drift: Mapping[str, int]
-    others: int
-    nameless: int
 
 
 def read_request(request: WriteRequest) -> Written:
@@ -53,7 +35,7 @@ def read_request(request: WriteRequest) -> Written:
             others += 1
         else:
             targets.setdefault((dialect.name, series.labels.get("instance", "")), []).append(number)
-    machines: dict[str, list[Sample]] = {}
+    machines: dict[Machine, list[Sample]] = {}
     drift: Counter[str] = Counter()
     for (name, instance), numbers in targets.items():
         found = _read_target(next(one for one in DIALECTS if one.name == name), request, numbers)
@@ -61,12 +43,19 @@ def read_request(request: WriteRequest) -> Written:
         drift += found.drift
         for told, samples in found.machines.items():
             machine = told or host_of(instance)
-            samples = [one for one in samples if _can_be_called(one)]
-            if not 0 < len(machine) <= MAX_NAME or told in found.guests:
+            samples = [one for one in samples if has_a_name(one)]
+            if not can_be_called(machine) or told in found.guests:
                 nameless += len(samples)
             elif samples:
-                machines.setdefault(machine, []).extend(samples)
-    return Written({name: tuple(samples) for name, samples in machines.items()}, drift, others, nameless)
+                machines.setdefault(Machine(name=machine), []).extend(samples)
+    return Written(
+        machines={machine: tuple(samples) for machine, samples in machines.items()},
+        samples=len(request.values) + sum(request.problems.values()),
+        drift=drift,
+        others=others,
+        nameless=nameless,
+        problems={problem.value: count for problem, count in request.problems.items()},
+    )
 
 
 def host_of(instance: str) -> str:
@@ -98,9 +87,3 @@ def _read_target(dialect: Dialect, request: WriteRequest, numbers: list[int]) ->
     )
     drift = Counter(one.name for one in series if one.name in read_.unknown)
     return _Found(read_.machines, drift, read_.nameless, read_.guests)
-
-
-def _can_be_called(sample: Sample) -> bool:
-    view = sample.view
-    names = () if view is None else (view.uuid, view.instance, view.parent)
-    return all(name is None or 0 < len(name) <= MAX_NAME for name in names)

@@ -1,4 +1,4 @@
-"""Taking what is written by remote write: as batches of a sender of the hub's own, on the same way as everyone's."""
+"""Taking what other systems write: as batches of senders of the hub's own, on the same way as everyone's."""
 
 import asyncio
 import secrets
@@ -9,15 +9,14 @@ from typing import TypeVar
 
 from gpufleet.codecs.batch import encode
 from gpufleet.codecs.remote_write.decode import WriteDecoder
-from gpufleet.codecs.remote_write.limits import WriteLimits
-from gpufleet.codecs.remote_write.records import WriteRequest
 from gpufleet.hub.counters import Counters, bounded
 from gpufleet.hub.imported.rows import Rows
-from gpufleet.hub.imported.series import READER, Written, read_request
+from gpufleet.hub.imported.written import Written
 from gpufleet.hub.ingest import ForeignClusterError, Ingest
 from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.errors import WireLimitError
 from gpufleet.model.machine import Machine
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample
 from gpufleet.model.time import NANOS
 from gpufleet.ports import Clock, Registry, Store
@@ -38,6 +37,38 @@ class NotYetError(Exception):
     """What earlier processes acknowledged is not in the store yet: what is written now could not be joined with it."""
 
 
+class Writer:
+    """One writer: what was seen of it since the start.
+
+    Attributes:
+        cluster, name: whose it is, and its name as a sender.
+        lock: its requests are taken one after the other.
+        decoder: of its requests, where those are of remote write.
+        rows: its newest.
+        asked: machines whose newest rows the store was asked for.
+        epoch, seq: of the newest batch.
+    """
+
+    def __init__(self, cluster: str, name: str, together_ns: int) -> None:
+        self.cluster, self.name = cluster, name
+        self.lock = asyncio.Lock()
+        self.decoder = WriteDecoder()
+        self.rows = Rows(together_ns)
+        self.asked: set[Machine] = set()
+        self.epoch, self.seq = secrets.token_hex(16), 0
+
+    def batch(self, reports: Sequence[MachineReport], now: int) -> Batch:
+        """Return the next batch."""
+        return Batch(
+            cluster=self.cluster,
+            sender=self.name,
+            epoch=self.epoch,
+            seq=self.seq + 1,
+            sent_at=now,
+            reports=tuple(reports),
+        )
+
+
 class Writes:
     """Takes requests. Lives on the event loop; requests of one writer are taken one after the other."""
 
@@ -52,7 +83,6 @@ class Writes:
         clock: Clock,
         threads: Executor,
         is_caught_up: Callable[[], bool],
-        limits: WriteLimits | None = None,
     ) -> None:
         """Take what is behind it; `is_caught_up` tells whether the store has all that was in the log at the start."""
         self._ingest = ingest
@@ -63,20 +93,21 @@ class Writes:
         self._clock = clock
         self._threads = threads
         self._is_caught_up = is_caught_up
-        self._limits = limits or WriteLimits()
-        self._writers: dict[tuple[str, str], _Writer] = {}
+        self._writers: dict[tuple[str, str], Writer] = {}
 
-    async def take(self, body: bytes, version: int, cluster: str, writer: str) -> int:
-        """Make what a request says durable, and return how many of its samples were read.
+    async def take(
+        self, cluster: str, name: str, read: Callable[[Writer], Written], *, together_ns: int = 0
+    ) -> Written:
+        """Make what a request says durable, and return it.
 
         Args:
-            body: as it came.
-            version: 1 or 2, of remote write.
             cluster: whose it is, by whom it authenticated.
-            writer: name of the writer within the cluster.
+            name: of its writer as a sender.
+            read: reads the request, on a thread.
+            together_ns: instants of one subject that are no further apart are one.
 
         Raises:
-            WireError: if the body is none; WireLimitError if it passes a bound, or there are too many writers.
+            WireError: what `read` raises; WireLimitError if there are too many writers.
             ForeignClusterError: if its cluster is not served here.
             NotYetError: if it is too early after the start; it must be sent again.
             SpoolError: if it cannot be made durable now; it must be sent again.
@@ -86,49 +117,48 @@ class Writes:
             raise ForeignClusterError(f"cluster {cluster!r} is not served here: register it")
         if not self._is_caught_up():
             raise NotYetError("what was acknowledged before the start is not in the store yet: send it again")
-        known = self._writers.get((cluster, writer))
+        known = self._writers.get((cluster, name))
         if known is None:
             if len(self._writers) >= WRITERS_KEPT:
                 raise WireLimitError("sender", f"there are {WRITERS_KEPT} writers already: name fewer")
-            known = self._writers[cluster, writer] = _Writer(cluster, writer, self._limits)
+            known = self._writers[cluster, name] = Writer(cluster, name, together_ns)
         # A task of its own: a client that goes away must not leave memory and disk in disagreement.
-        return await asyncio.shield(asyncio.create_task(self._take(known, body, version)))
+        return await asyncio.shield(asyncio.create_task(self._take(known, read)))
 
-    async def _take(self, writer: "_Writer", body: bytes, version: int) -> int:
+    async def _take(self, writer: Writer, read: Callable[[Writer], Written]) -> Written:
         async with writer.lock:
-            request, written = await self._ask(lambda: _read(writer.decoder, body, version))
-            self._count(request, written)
+            written = await self._ask(lambda: read(writer))
+            self._count(written)
             await self._ask(lambda: self._remember(writer, written.machines))
             rows = await self._ask(
-                lambda: {name: writer.rows.joined(name, parts) for name, parts in written.machines.items()}
+                lambda: {one: writer.rows.joined(one, parts) for one, parts in written.machines.items()}
             )
-            for reports in _batches(rows):
+            events = [MachineReport(machine=one, events=told) for one, told in written.events.items()]
+            for reports in [*_batches(rows), *([events] if events else [])]:
                 now = self._clock.now_ns()
                 content = await self._ask(lambda reports=reports, now=now: encode(writer.batch(reports, now)))  # type: ignore[misc]
                 await self._ingest.take(content, now)
                 writer.seq += 1
                 for report in reports:
-                    writer.rows.keep(report.machine.name, report.samples)
+                    writer.rows.keep(report.machine, report.samples)
             writer.rows.forget_before(self._clock.now_ns() - ROWS_KEPT_SECONDS * NANOS)
-        return len(request.values) - written.others - written.nameless
+        return written
 
-    def _remember(self, writer: "_Writer", machines: Mapping[str, Sequence[Sample]]) -> None:
+    def _remember(self, writer: Writer, machines: Mapping[Machine, Sequence[Sample]]) -> None:
         """Learn the newest rows of machines that were not written of since the start: blocking."""
-        new = [name for name in machines if name not in writer.asked]
-        if not new:
-            return
-        ids = {one.id: name for name in new for one in self._registry.machines_called(writer.cluster, name)}
+        new = [one for one in machines if one not in writer.asked]
+        ids = {known.id: one for one in new for known in self._registry.machines_called(writer.cluster, one.name)}
         if ids:
             for id_, stored in self._store.latest_of(writer.cluster, list(ids)).items():
-                written = [one.sample for one in stored if one.sample.reader.startswith(READER)]
+                written = [one.sample for one in stored if one.sample.provenance is Provenance.IMPORTED]
                 writer.rows.keep(ids[id_], written)
         writer.asked.update(new)
 
-    def _count(self, request: WriteRequest, written: Written) -> None:
-        self._counters.written_samples += len(request.values)
+    def _count(self, written: Written) -> None:
+        self._counters.written_samples += written.samples
         self._counters.written_others += written.others
         self._counters.written_nameless += written.nameless
-        for problem, count in request.problems.items():
+        for problem, count in written.problems.items():
             self._counters.written_problems[problem] += count
         for name, count in written.drift.items():
             bounded(self._counters.unknown_metrics, name, count)
@@ -137,38 +167,11 @@ class Writes:
         return await asyncio.get_running_loop().run_in_executor(self._threads, question)
 
 
-class _Writer:
-    """One writer: what was seen of it since the start."""
-
-    def __init__(self, cluster: str, name: str, limits: WriteLimits) -> None:
-        self.cluster, self.name = cluster, name
-        self.lock = asyncio.Lock()
-        self.decoder = WriteDecoder(limits)
-        self.rows = Rows()
-        self.asked: set[str] = set()
-        self.epoch, self.seq = secrets.token_hex(16), 0
-
-    def batch(self, reports: Sequence[MachineReport], now: int) -> Batch:
-        return Batch(
-            cluster=self.cluster,
-            sender=f"{READER}/{self.name}",
-            epoch=self.epoch,
-            seq=self.seq + 1,
-            sent_at=now,
-            reports=tuple(reports),
-        )
-
-
-def _read(decoder: WriteDecoder, body: bytes, version: int) -> tuple[WriteRequest, Written]:
-    request = decoder.decode_2(body) if version == 2 else decoder.decode_1(body)
-    return request, read_request(request)
-
-
-def _batches(rows: Mapping[str, Sequence[Sample]]) -> list[list[MachineReport]]:
+def _batches(rows: Mapping[Machine, Sequence[Sample]]) -> list[list[MachineReport]]:
     """Cut rows into batches of a bounded size."""
     batches: list[list[MachineReport]] = []
     room = 0
-    for name, samples in rows.items():
+    for machine, samples in rows.items():
         left = iter(samples)
         while True:
             if room == 0:
@@ -177,6 +180,6 @@ def _batches(rows: Mapping[str, Sequence[Sample]]) -> list[list[MachineReport]]:
             part = tuple(islice(left, room))
             if not part:
                 break
-            batches[-1].append(MachineReport(machine=Machine(name=name), samples=part))
+            batches[-1].append(MachineReport(machine=machine, samples=part))
             room -= len(part)
     return [reports for reports in batches if reports]

@@ -13,6 +13,9 @@ BATCHES = "/v1/batches"
 WRITE = "/api/v1/write"
 """Where remote write posts."""
 
+METRICS, LOGS = "/v1/metrics", "/v1/logs"
+"""Where OTLP is posted."""
+
 OPEN: frozenset[Role] = frozenset()
 """No role is needed, and no token."""
 
@@ -25,6 +28,8 @@ _ANY = frozenset(Role)
 ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("POST", BATCHES): _SENDER,  # of its own cluster
     ("POST", WRITE): _SENDER,  # of its own cluster
+    ("POST", METRICS): _SENDER,
+    ("POST", LOGS): _SENDER,
     ("GET", "/v1/allocations"): _READS_OWN,  # a tenant sees its own, and of others not even that they are
     ("GET", "/v1/allocations/{allocation_id}"): _READS_OWN,
     ("GET", "/v1/allocations/{allocation_id}/metrics"): _READS_OWN,

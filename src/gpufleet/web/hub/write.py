@@ -11,17 +11,19 @@ bound to none, `?cluster=` names it; it may be left out where the hub serves one
 one cluster apart, such as the two of a pair.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import parse_qs
 
 from gpufleet.hub.counters import Counters
-from gpufleet.hub.imported.writes import NotYetError, Writes
+from gpufleet.hub.imported.series import READER, read_request
+from gpufleet.hub.imported.writes import NotYetError, Writer, Writes
+from gpufleet.hub.imported.written import Written
 from gpufleet.hub.ingest import ForeignClusterError, TooManySendersError
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.pressure import Pressure
 from gpufleet.model.answer import ErrorAnswer
 from gpufleet.model.errors import RegistryError, SpoolError, StoreError, WireError, WireLimitError
-from gpufleet.web.hub.access import WRITE
 from gpufleet.web.hub.body import Body, GoneError, RefusedError
 from gpufleet.web.hub.ingest import RETRY_AFTER_SECONDS
 from gpufleet.web.hub.respond import Headers, Receive, Scope, Send, header, respond
@@ -58,11 +60,11 @@ class WriteEndpoint:
         body = Body(self._pressure, MAX_BODY_BYTES)
         try:
             version = _version(scope)
-            cluster, writer = self._whose(scope, bound_to)
+            cluster, writer = whose(scope, bound_to, self._served(), UNNAMED_WRITER)
             content = await body.read_whole(scope, receive, self._timeout)
             self._counters.received_bodies += 1
             self._counters.received_bytes += len(content)
-            count = await self._take(content, version, cluster, writer)
+            written = await self._take(content, version, cluster, f"{READER}/{writer}")
         except GoneError:
             self._counters.rejected["client_gone"] += 1
             return
@@ -75,44 +77,60 @@ class WriteEndpoint:
         finally:
             body.close()
         self._listening.took()
-        written = [(f"x-prometheus-remote-write-{what}-written".encode(), b"0") for what in ("histograms", "exemplars")]
-        written.append((b"x-prometheus-remote-write-samples-written", str(count).encode()))
-        await send({"type": "http.response.start", "status": 204, "headers": written if version == 2 else []})
+        counts = {"samples": written.taken, "histograms": 0, "exemplars": 0} if version == 2 else {}
+        headers = [(f"x-prometheus-remote-write-{what}-written".encode(), b"%d" % n) for what, n in counts.items()]
+        await send({"type": "http.response.start", "status": 204, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    async def _take(self, content: bytes, version: int, cluster: str, writer: str) -> int:
-        try:
-            return await self._writes.take(content, version, cluster, writer)
-        except WireLimitError as error:
-            raise RefusedError(413, "too_large", str(error), error.field) from error
-        except WireError as error:
-            raise RefusedError(400, "bad_request", str(error), error.field) from error
-        except ForeignClusterError as error:
-            raise RefusedError(403, "foreign_cluster", str(error), "cluster") from error
-        except TooManySendersError as error:
-            raise RefusedError(403, "too_many_senders", str(error), error.field) from error
-        except NotYetError as error:
-            raise RefusedError(503, "not_yet", str(error)) from error
-        except SpoolError as error:
-            raise RefusedError(503, "log_full", str(error)) from error
-        except (StoreError, RegistryError) as error:
-            raise RefusedError(503, "degraded", str(error)) from error
+    async def _take(self, content: bytes, version: int, cluster: str, writer: str) -> Written:
+        def read(writer: Writer) -> Written:
+            decode = writer.decoder.decode_2 if version == 2 else writer.decoder.decode_1
+            return read_request(decode(content))
 
-    def _whose(self, scope: Scope, bound_to: str | None) -> tuple[str, str]:
-        asked = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=16)
-        cluster, writer = asked.get("cluster", [""])[-1], asked.get("sender", [UNNAMED_WRITER])[-1]
-        if not 0 < len(writer) <= MAX_NAME or not writer.isprintable():
-            raise RefusedError(400, "bad_request", f"a sender's name has 1 to {MAX_NAME} characters", "sender")
-        if bound_to is not None:
-            if cluster not in ("", bound_to):
-                words = f"the token writes for cluster {bound_to!r}, and the address says {cluster[:MAX_NAME]!r}"
-                raise RefusedError(403, "other_cluster", words, "cluster")
-            return bound_to, writer
-        served = self._served()
-        if not cluster and len(served) != 1:
-            words = f"which cluster is it? {WRITE}?cluster=ID says it where a hub serves {len(served)} of them"
-            raise RefusedError(400, "bad_request", words, "cluster")
-        return cluster or served[0], writer
+        with explained():
+            return await self._writes.take(cluster, writer, read)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn what taking a request raises into the answer that refuses it."""
+    try:
+        yield
+    except WireLimitError as error:
+        raise RefusedError(413, "too_large", str(error), error.field) from error
+    except WireError as error:
+        raise RefusedError(400, "bad_request", str(error), error.field) from error
+    except ForeignClusterError as error:
+        raise RefusedError(403, "foreign_cluster", str(error), "cluster") from error
+    except TooManySendersError as error:
+        raise RefusedError(403, "too_many_senders", str(error), error.field) from error
+    except NotYetError as error:
+        raise RefusedError(503, "not_yet", str(error)) from error
+    except SpoolError as error:
+        raise RefusedError(503, "log_full", str(error)) from error
+    except (StoreError, RegistryError) as error:
+        raise RefusedError(503, "degraded", str(error)) from error
+
+
+def whose(scope: Scope, bound_to: str | None, served: Sequence[str], unnamed: str) -> tuple[str, str]:
+    """Return the cluster that a request is of, and the name of its writer, `unnamed` unless it says one.
+
+    Raises:
+        RefusedError: if that cannot be told, or is not for who asks.
+    """
+    asked = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=16)
+    cluster, writer = asked.get("cluster", [""])[-1], asked.get("sender", [unnamed])[-1]
+    if not 0 < len(writer) <= MAX_NAME or not writer.isprintable():
+        raise RefusedError(400, "bad_request", f"a sender's name has 1 to {MAX_NAME} characters", "sender")
+    if bound_to is not None:
+        if cluster not in ("", bound_to):
+            words = f"the token writes for cluster {bound_to!r}, and the address says {cluster[:MAX_NAME]!r}"
+            raise RefusedError(403, "other_cluster", words, "cluster")
+        return bound_to, writer
+    if not cluster and len(served) != 1:
+        words = f"which cluster is it? ?cluster=ID says it where a hub serves {len(served)} of them"
+        raise RefusedError(400, "bad_request", words, "cluster")
+    return cluster or served[0], writer
 
 
 def _version(scope: Scope) -> int:

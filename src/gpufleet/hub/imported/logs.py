@@ -1,0 +1,60 @@
+"""A request of OTLP logs as events of machines: those that an agent of ours pushes. Pure."""
+
+from gpufleet.codecs.otlp.records import LogRecord, LogsRequest
+from gpufleet.dialects import otel
+from gpufleet.dialects.otel_row import OWN
+from gpufleet.hub.imported.points import machine_of
+from gpufleet.hub.imported.written import Written
+from gpufleet.model.event import Event
+from gpufleet.model.event_kinds import KINDS
+from gpufleet.model.machine import Machine
+
+OF_THE_DEVICE = {otel.KIND, otel.SIDE, otel.PCI, otel.STATE, f"{OWN}code"}
+"""Attributes under our own prefix that are no text of the event."""
+
+MAX_TEXT = 1024
+MAX_ATTRIBUTES = 64
+
+
+def read_request(request: LogsRequest) -> Written:
+    """Return the events of a request. Records that are none of our events are not the hub's business."""
+    machines: dict[Machine, list[Event]] = {}
+    count = others = nameless = 0
+    for resource in request.resources:
+        count += len(resource.records)
+        machine = machine_of(resource.attributes)
+        found = [event for record in resource.records if (event := event_of(record)) is not None]
+        others += len(resource.records) - len(found)
+        if machine is None:
+            nameless += len(found)
+        elif found:
+            machines.setdefault(machine, []).extend(found)
+    return Written(
+        machines={},
+        events={machine: tuple(found) for machine, found in machines.items()},
+        samples=count + sum(request.problems.values()),
+        drift={},
+        others=others,
+        nameless=nameless,
+        problems={problem.value: number for problem, number in request.problems.items()},
+    )
+
+
+def event_of(record: LogRecord) -> Event | None:
+    """Return the event that a record is, or None if it is none of ours."""
+    kind = record.event.removeprefix(OWN)
+    at = record.at or record.observed_at
+    if not record.event.startswith(OWN) or kind not in KINDS or at < 1:
+        return None
+    texts = {name: value for name, value in record.attributes.items() if isinstance(value, str)}
+    code = record.attributes.get(f"{OWN}code", 0)
+    own = {name.removeprefix(OWN): value[:MAX_TEXT] for name, value in texts.items() if name.startswith(OWN)}
+    known = {name.removeprefix(OWN) for name in OF_THE_DEVICE}
+    kept = sorted((name, value) for name, value in own.items() if name not in known)[:MAX_ATTRIBUTES]
+    return Event(
+        view=otel.view_of(texts),
+        kind=kind,
+        code=code if isinstance(code, int) and 0 <= code < 1 << 31 else 0,
+        at=at,
+        attributes=dict(kept),
+    )

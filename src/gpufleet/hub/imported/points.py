@@ -1,0 +1,69 @@
+"""A request of OTLP metrics as samples of machines. Pure."""
+
+from collections import Counter
+
+from gpufleet.codecs.otlp.records import Attributes, MetricsRequest, ResourceMetrics
+from gpufleet.dialects.otel import is_mine
+from gpufleet.dialects.otel_reading import Incoming, read_points
+from gpufleet.hub.imported.written import Written, can_be_called, has_a_name
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import Sample
+
+READER = "otlp"
+"""Name of the reader in samples that came by OTLP."""
+
+NAMES = ("host.name", "k8s.node.name", "host.id")
+"""Attributes of a resource that tell its machine, the first that is there."""
+
+
+def read_request(request: MetricsRequest) -> Written:
+    """Return what a request says. Whose machine a resource is, its own attributes tell."""
+    machines: dict[Machine, list[Sample]] = {}
+    drift: Counter[str] = Counter()
+    count = others = nameless = 0
+    for resource in request.resources:
+        points = _points(resource)
+        count += len(points)
+        machine = machine_of(resource.attributes)
+        read = read_points("", points, reader=READER)
+        unknown = [point.name for point in points if point.name in read.unknown]
+        drift.update(name for name in unknown if is_mine(name))
+        others += sum(not is_mine(name) for name in unknown)
+        nameless += read.nameless
+        samples = [one for told in read.machines.values() for one in told if has_a_name(one)]
+        if samples and machine is None:
+            nameless += len(points) - len(unknown) - read.nameless
+        elif samples and machine is not None:
+            machines.setdefault(machine, []).extend(samples)
+    return Written(
+        machines={machine: tuple(samples) for machine, samples in machines.items()},
+        samples=count + sum(request.problems.values()),
+        drift=drift,
+        others=others,
+        nameless=nameless,
+        problems={problem.value: number for problem, number in request.problems.items()},
+    )
+
+
+def machine_of(attributes: Attributes) -> Machine | None:
+    """Return the machine that a resource is, or None where its attributes name none."""
+    for attribute in NAMES:
+        name = attributes.get(attribute)
+        if isinstance(name, str) and can_be_called(name):
+            uid = attributes.get("k8s.node.uid")
+            return Machine(name=name, k8s_node_uid=uid if isinstance(uid, str) and can_be_called(uid) else None)
+    return None
+
+
+def _points(resource: ResourceMetrics) -> list[Incoming]:
+    return [
+        Incoming(
+            metric.name,
+            metric.unit,
+            {name: value for name, value in point.attributes.items() if isinstance(value, str)},
+            point.value,
+            point.at,
+        )
+        for metric in resource.metrics
+        for point in metric.points
+    ]

@@ -1,0 +1,53 @@
+"""What a request of another system says, once it is read."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gpufleet.model.event import Event
+from gpufleet.model.machine import Machine
+from gpufleet.model.reading import Sample
+from gpufleet.model.text import clean
+
+MAX_NAME = 253
+"""Characters of the name of a machine or a device."""
+
+
+class Written(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request says.
+
+    Attributes:
+        machines: evidence of each machine, and its samples, of any instants.
+        events: of each machine.
+        samples: how many there were in all, or log records.
+        drift: names under a known project's prefix that its table does not have, to how many samples had them.
+        others: samples of no known project: they are none of the hub's business.
+        nameless: samples of which the labels do not tell which device or which machine they are of, and those of
+            virtual machines that an agent on their host tells of: whose they are is its batches' to say.
+        problems: samples that could not be taken, by why.
+    """
+
+    machines: Mapping[Machine, tuple[Sample, ...]]
+    samples: int
+    drift: Mapping[str, int]
+    others: int
+    nameless: int
+    problems: Mapping[str, int]
+    events: Mapping[Machine, tuple[Event, ...]] = {}
+
+    @property
+    def taken(self) -> int:
+        """Samples that somebody here knows what to do with."""
+        return self.samples - self.others - self.nameless - sum(self.drift.values()) - sum(self.problems.values())
+
+
+def can_be_called(name: str) -> bool:
+    """Tell whether a machine could be called so."""
+    return 0 < len(name) <= MAX_NAME and name == clean(name)
+
+
+def has_a_name(sample: Sample) -> bool:
+    """Tell whether a batch could carry the name of what a sample is about."""
+    view = sample.view
+    names = () if view is None else (view.uuid, view.instance, view.parent)
+    return all(name is None or 0 < len(name) <= MAX_NAME for name in names)

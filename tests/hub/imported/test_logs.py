@@ -1,0 +1,56 @@
+"""Requests of OTLP logs as events: what our own exporter writes comes back whole."""
+
+import pytest
+
+from gpufleet.codecs.otlp.records import LogRecord, LogsRequest, ResourceLogs
+from gpufleet.dialects.otel import device_attributes
+from gpufleet.hub.imported.logs import event_of, read_request
+from gpufleet.model.event import Event
+from gpufleet.model.machine import Machine
+from gpufleet.model.view import Side, View, ViewKind
+
+AT = 1_700_000_000_000_000_000
+VIEW = View(
+    kind=ViewKind.GPU,
+    side=Side.HOST,
+    uuid="GPU-00000000-0000-0000-0000-000000000001",
+    pci_address="0000:1b:00.0",
+)
+
+
+def record(name: str, at: int = AT, **attributes: str | int) -> LogRecord:
+    told = {key.replace("__", "."): value for key, value in attributes.items()}
+    return LogRecord(at, at, 17, name, "words", {**device_attributes(VIEW, {}), **told})
+
+
+def test_our_event_comes_back_with_its_device_and_texts() -> None:
+    event = event_of(record("gpufleet.xid", gpufleet__code=79, gpufleet__advice="reset", other="x"))
+    assert event == Event(
+        view=event.view if event else None, kind="xid", code=79, at=AT, attributes={"advice": "reset"}
+    )
+    assert event is not None
+    assert event.view is not None
+    assert event.view.key == VIEW.key
+
+
+@pytest.mark.parametrize("name", ["xid", "gpufleet.of_tomorrow", "", "l9gpu.gpu"])
+def test_what_is_no_event_of_ours_is_none_of_the_hub_s_business(name: str) -> None:
+    assert event_of(record(name)) is None
+
+
+def test_an_event_needs_an_instant_and_a_number_is_bounded() -> None:
+    assert event_of(record("gpufleet.xid", at=0)) is None
+    hostile = event_of(record("gpufleet.xid", gpufleet__code=1 << 60, gpufleet__advice="x" * 5000))
+    assert hostile is not None
+    assert (hostile.code, len(hostile.attributes["advice"])) == (0, 1024)
+
+
+def test_a_request_counts_what_it_leaves() -> None:
+    records = [record("gpufleet.xid", gpufleet__code=31), record("app.log")]
+    found = read_request(
+        LogsRequest([ResourceLogs({"host.name": "node-1"}, records), ResourceLogs({}, [record("gpufleet.xid")])])
+    )
+    assert {machine: [one.code for one in events] for machine, events in found.events.items()} == {
+        Machine(name="node-1"): [31]
+    }
+    assert (found.samples, found.others, found.nameless, found.taken) == (3, 1, 1, 1)

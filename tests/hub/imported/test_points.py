@@ -1,0 +1,61 @@
+"""Requests of OTLP as samples of machines."""
+
+from gpufleet.codecs.otlp.records import Kind, MetricsRequest, OtlpMetric, OtlpProblem, Point, ResourceMetrics
+from gpufleet.hub.imported.points import machine_of, read_request
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.machine import Machine
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.time import NANOS
+
+T0 = 1_700_000_000 * NANOS
+GPU = {"hw.id": "GPU-00000000-0000-0000-0000-000000000001", "hw.type": "gpu"}
+
+
+def metric(name: str, *values: float | None, unit: str = "1", attributes: dict[str, str] = GPU) -> OtlpMetric:
+    points = [Point(value, T0 + number * 15 * NANOS, 0, attributes) for number, value in enumerate(values)]
+    return OtlpMetric(name, Kind.GAUGE, points, unit)
+
+
+def request(*metrics: OtlpMetric, **attributes: str) -> MetricsRequest:
+    told = {name.replace("_", "."): value for name, value in attributes.items()}
+    return MetricsRequest([ResourceMetrics(told, list(metrics))], {OtlpProblem.DELTA: 2})
+
+
+def test_points_of_the_conventions_are_readings_of_the_resource_s_machine() -> None:
+    found = read_request(
+        request(
+            metric("hw.gpu.utilization", 0.5, 0.75, None),
+            metric("hw.gpu.of_tomorrow", 1.0),
+            metric("http.server.duration", 1.0),
+            metric("hw.gpu.utilization", 0.5, attributes={}),
+            host_name="node-1",
+        )
+    )
+    ((machine, samples),) = found.machines.items()
+    assert machine == Machine(name="node-1")
+    assert {one.measured_at: one.values for one in samples} == {
+        T0: {"gpu_utilization_ratio": 0.5},
+        T0 + 15 * NANOS: {"gpu_utilization_ratio": 0.75},
+        T0 + 30 * NANOS: {"gpu_utilization_ratio": Absent(Reason.NO_DATA, "its source says that the series has ended")},
+    }
+    assert {one.provenance for one in samples} == {Provenance.IMPORTED}
+    assert (found.samples, found.others, found.nameless, dict(found.drift), dict(found.problems), found.taken) == (
+        8,
+        1,
+        1,
+        {"hw.gpu.of_tomorrow": 1},
+        {"delta": 2},
+        3,
+    )
+
+
+def test_without_a_machine_nothing_is_taken() -> None:
+    found = read_request(request(metric("hw.gpu.utilization", 0.5), service_name="x"))
+    assert (found.machines, found.nameless) == ({}, 1)
+
+
+def test_a_resource_names_its_machine() -> None:
+    assert machine_of({"host.name": "a", "k8s.node.name": "b"}) == Machine(name="a")
+    assert machine_of({"k8s.node.name": "b", "k8s.node.uid": "u"}) == Machine(name="b", k8s_node_uid="u")
+    assert machine_of({"host.id": "c", "host.name": "x" * 300}) == Machine(name="c")
+    assert machine_of({"host.name": 5, "host.id": "\x00"}) is None

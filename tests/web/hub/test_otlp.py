@@ -1,0 +1,109 @@
+"""OTLP at the hub's door: our own agent's exporter, OpenTelemetry's own messages, and who cannot be meant."""
+
+import gzip
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import zstandard
+from google.protobuf import json_format
+from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as service
+
+from tests.support.waiting import wait_until_async
+from tests.web.hub.site import Site, running_site
+from tests.web.hub.test_write import write
+
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+
+
+def export(
+    power: float | None = 300.5, *, host: str = "node-a", late_ns: int = 0, metric: str = "hw.power"
+) -> service.ExportMetricsServiceRequest:
+    """Make a request as a collector would: each metric with a clock of its own."""
+    request = service.ExportMetricsServiceRequest()
+    resource = request.resource_metrics.add()
+    resource.resource.attributes.add(key="host.name").value.string_value = host
+    scope = resource.scope_metrics.add()
+    for number, (name, unit, value) in enumerate(((metric, "W", power), ("hw.gpu.utilization", "1", 0.25))):
+        told = scope.metrics.add(name=name, unit=unit)
+        point = told.gauge.data_points.add(time_unix_nano=time.time_ns() - 2_000_000 + number * 1000 + late_ns)
+        if value is None:
+            point.flags = 1
+        else:
+            point.as_double = value
+        point.attributes.add(key="hw.id").value.string_value = UUID
+        point.attributes.add(key="hw.type").value.string_value = "gpu"
+    return request
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+async def post(
+    site: Site, body: bytes, content_type: str = PROTOBUF, encoding: str = "", query: str = ""
+) -> tuple[int, dict[str, str], bytes]:
+    return await write(site.hub.url, body, content_type, query, path="/v1/metrics", **{"Content-Encoding": encoding})
+
+
+async def readings(site: Site) -> dict[str, object]:
+    status, gpu = await site.ask(f"/v1/gpus/{UUID}")
+    return gpu["device"]["readings"] if status == 200 else {}
+
+
+@pytest.mark.parametrize("content_type", [PROTOBUF, JSON])
+@pytest.mark.parametrize("encoding", ["", "gzip", "zstd"])
+async def test_what_a_collector_exports_is_there(site: Site, content_type: str, encoding: str) -> None:
+    request = export()
+    body = request.SerializeToString() if content_type == PROTOBUF else json_format.MessageToJson(request).encode()
+    packed = {"": body, "gzip": gzip.compress(body), "zstd": zstandard.compress(body)}[encoding]
+    status, headers, answer = await post(site, packed, content_type, encoding)
+    assert (status, headers["content-type"]) == (200, content_type)
+    assert answer in (b"", b"{}")
+
+    async def both() -> bool:
+        found = await readings(site)
+        return {"gpu_power_watts", "gpu_utilization_ratio"} <= set(found)
+
+    await wait_until_async(both, what="both readings, though each metric had a clock of its own")
+    found = await readings(site)
+    assert (found["gpu_power_watts"]["value"], found["gpu_utilization_ratio"]["value"]) == (300.5, 0.25)  # type: ignore[index]
+    (machine,) = (await site.ask("/v1/machines"))[1]["items"]
+    assert (machine["machine"]["name"], machine["sender"]) == ("node-a", "otlp/collector")
+
+
+async def test_what_is_not_taken_is_said(site: Site) -> None:
+    request = export(metric="hw.gpu.of_tomorrow")
+    request.resource_metrics[0].scope_metrics[0].metrics.add(name="http.server.duration").gauge.data_points.add(
+        time_unix_nano=time.time_ns(), as_double=1
+    )
+    status, _, answer = await post(site, request.SerializeToString())
+    partial = service.ExportMetricsServiceResponse.FromString(answer).partial_success
+    assert (status, partial.rejected_data_points) == (200, 1)
+    assert partial.error_message == "not known here: hw.gpu.of_tomorrow"
+    assert 'gpufleet_hub_unknown_metrics_total{metric="hw.gpu.of_tomorrow"} 1' in await site.text("/metrics")
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type", "encoding", "query", "status", "error"),
+    [
+        (b"\xff\xff", PROTOBUF, "", "", 400, "bad_request"),
+        (b"{", JSON, "", "", 400, "bad_request"),
+        (b"", "text/plain", "", "", 415, "bad_content_type"),
+        (b"", PROTOBUF, "br", "", 400, "bad_request"),
+        (gzip.compress(b"\0" * (9 << 20)), PROTOBUF, "gzip", "", 413, "too_large"),
+        (zstandard.compress(b"\0" * (9 << 20)), PROTOBUF, "zstd", "", 413, "too_large"),
+        (b"", PROTOBUF, "", "?cluster=elsewhere", 403, "foreign_cluster"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(
+    site: Site, body: bytes, content_type: str, encoding: str, query: str, status: int, error: str
+) -> None:
+    answered, _, words = await post(site, body, content_type, encoding, query)
+    assert answered == status
+    assert error.encode() in words
+    assert f'gpufleet_hub_rejected_batches_total{{reason="{error}"}} 1' in await site.text("/metrics")
