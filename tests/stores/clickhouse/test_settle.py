@@ -1,5 +1,7 @@
 """What was begun is ended by looking at what is there, not by what a token says."""
 
+import pytest
+
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import DimValue, Sample
 from gpufleet.model.stored import Accepted
@@ -37,14 +39,19 @@ def watts(store: ClickHouseStore, cluster: str) -> list[float]:
     return [float(value) for points in found.values() for _, value in points]
 
 
-def test_a_token_without_its_rows_keeps_nothing_out(store: ClickHouseStore, cluster: str) -> None:
+def test_a_token_without_its_rows_keeps_nothing_out(
+    store: ClickHouseStore, cluster: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """As a process leaves it that was killed after the token was written down, and before the part was there."""
     store.write([one(cluster, 1)], f"{cluster}-token")
     there = rows(store, cluster)
     store.write([one(cluster, 2)], f"{cluster}-token")
     assert rows(store, cluster) == there  # the token says that this is a repetition
     store.write([one(cluster, 2)], f"{cluster}-token", begun=True)
+    assert "1 rows of samples were not there, though their insert was" in caplog.text
+    caplog.clear()
     store.write([one(cluster, 2)], f"{cluster}-token", begun=True)
+    assert caplog.text == ""
     grown = rows(store, cluster)
     assert (grown["samples"], grown["dim_samples"]) == (there["samples"] + 1, there["dim_samples"] + 1)
     (latest,) = store.latest(cluster, "m")

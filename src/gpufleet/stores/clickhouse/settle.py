@@ -1,5 +1,6 @@
 """Ending an insert that was begun before and may not have come to its end."""
 
+import logging
 from hashlib import blake2b
 from secrets import token_hex
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 from gpufleet.stores.clickhouse.client import Handle
 from gpufleet.stores.clickhouse.schema import Table
 
+LOG = logging.getLogger(__name__)
 
-def settle(handle: Handle, table: Table, rows: Any, token: str) -> int:
-    """Insert those of the rows, an Arrow table, that are not in the table; return how many those were.
+
+def settle(handle: Handle, table: Table, rows: Any, token: str) -> None:
+    """Insert those of the rows, an Arrow table, that are not in the table.
 
     The server writes a token down, in `deduplication_logs`, before it gives the part its name. A process that is
     killed between the two leaves a token without rows, and the insert that repeats it is taken for a repetition
@@ -24,12 +27,14 @@ def settle(handle: Handle, table: Table, rows: Any, token: str) -> int:
         handle.insert_arrow(begun, rows)
         count = int(handle.query(f"SELECT count() FROM {missing}").result_rows[0][0])  # noqa: S608 - names are ours
         if count:
+            LOG.warning(
+                "%d rows of %s were not there, though their insert was: they are inserted now", count, table.name
+            )
             # Without a token of its own its content would be one, and could have been written down in the same way.
             settings = {"insert_deduplication_token": token_hex(16)}
             handle.command(f"INSERT INTO {table.name} SELECT * FROM {missing}", settings=settings)  # noqa: S608
     finally:
         handle.command(f"DROP TABLE IF EXISTS {begun} SYNC")
-    return count
 
 
 def render_missing(table: Table, begun: str) -> str:
