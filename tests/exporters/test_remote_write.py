@@ -1,7 +1,10 @@
 """What a page is as remote write: the same series and values, at their own times, ended when they end."""
 
+import datetime as dt
 import itertools
+from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from gpufleet.agent.assemble import assemble
@@ -13,9 +16,10 @@ from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.exporters.remote_write import RemoteWriteSeries
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.snapshot import Guest, Snapshot
 from gpufleet.sending.outlet import OutletStats
 from tests.fakes.clock import FakeClock
+from tests.support.everything import snapshot_of_everything
 from tests.support.passes import World, gpu
 from tests.support.snapshots import example_snapshot
 
@@ -67,8 +71,24 @@ def measure(world: World, watts: float | Absent) -> int:
     return world.clock.now_ns() // MILLISECOND * MILLISECOND
 
 
-def test_the_series_are_the_pages() -> None:
-    clock, snapshot = FakeClock(), example_snapshot()
+def everything() -> Snapshot:
+    """Return a snapshot with a value of every metric, and a guest that has the same."""
+    made = snapshot_of_everything(dt.datetime(2026, 1, 1, tzinfo=dt.UTC), 5)
+    guest = Guest(
+        machine=made.node,
+        namespace="ns",
+        name="vm",
+        vm_uuid="u",
+        devices=made.devices,
+        host=made.host,
+        readers=made.readers,
+    )
+    return msgspec.structs.replace(made, guests=(guest,))
+
+
+@pytest.mark.parametrize("shown_of", [example_snapshot, everything])
+def test_the_series_are_the_pages(shown_of: Callable[[], Snapshot]) -> None:
+    clock, snapshot = FakeClock(), shown_of()
     source = source_of(clock)
     at_once(source.offer(snapshot, STATS))
     rows = taken(source)
