@@ -43,7 +43,7 @@ async def test_its_gpus_and_files_are_its_own(vm: VirtualMachine) -> None:
 async def test_the_readers_of_a_host_read_it(vm: VirtualMachine) -> None:
     shell = shell_of(vm)
     gpus = await NvidiaSmiReader(ShellExec(shell), SystemClock(), timeout_seconds=PATIENT).read(Lane.FAST)
-    assert [one.view.kind for one in gpus.samples if one.view is not None] == ["gpu"]
+    assert [one.view.kind for one in gpus.samples if one.view is not None] == ["gpu", "gpu"]
     host = await HostReader(ShellFiles(shell, timeout_seconds=PATIENT), SystemClock()).read(Lane.FAST)
     assert host.samples[0].values["host_cpus"] == 1
     assert host.errors == ()

@@ -216,3 +216,20 @@ async def test_a_hypervisor_that_is_gone(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "dead"))
     assert await problem_of(HybridVsockDialer(tmp_path / "dead", 7)) is ChannelProblem.NO_SUCH_VM
+
+
+async def test_a_unix_socket_whose_queue_is_full_is_waited_for(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(0)
+        first = await UnixDialer(tmp_path / "s").dial()
+        with pytest.raises(ChannelError) as caught:
+            await UnixDialer(tmp_path / "s", timeout_seconds=0.1).dial()
+        assert caught.value.problem is ChannelProblem.TIMEOUT
+        waiting = asyncio.create_task(UnixDialer(tmp_path / "s", timeout_seconds=20).dial())
+        await asyncio.sleep(0)
+        stack.enter_context(listener.accept()[0])
+        second = await waiting
+        await first.close()
+        await second.close()

@@ -16,6 +16,7 @@ from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError
 
 CHUNK_BYTES = 64 << 10
+RETRY_SECONDS = 0.02
 
 
 class SocketStream:
@@ -86,6 +87,9 @@ async def connect(
         try:
             async with asyncio.timeout(timeout_seconds):
                 code = unconnected.connect_ex(address)
+                while code == errno.EAGAIN and unconnected.family == socket.AF_UNIX:
+                    await asyncio.sleep(RETRY_SECONDS)  # its queue is full; nothing tells when that is over
+                    code = unconnected.connect_ex(address)
                 if code == errno.EINPROGRESS:
                     code = await _outcome(unconnected)
         except TimeoutError:
@@ -117,7 +121,6 @@ def _settle(ready: "asyncio.Future[None]") -> None:
 
 
 _COMMON = {
-    errno.EAGAIN: ChannelProblem.TIMEOUT,  # a Unix socket's backlog is full
     errno.EACCES: ChannelProblem.NOT_PERMITTED,
     errno.EPERM: ChannelProblem.NOT_PERMITTED,
     errno.ECONNREFUSED: ChannelProblem.NOBODY_LISTENS,
