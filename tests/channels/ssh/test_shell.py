@@ -90,6 +90,15 @@ class TestAsking:
                 await ShellExec(shell).run(command.split(), timeout_seconds=20, max_output_bytes=1000)
         assert caught.value.problem is ChannelProblem.NOT_PERMITTED
 
+    @pytest.mark.parametrize(("number", "code"), [(6, 134), (11, 139)])
+    async def test_a_program_that_a_signal_ends_is_told_as_a_shell_does(
+        self, guest: Guest, number: int, code: int
+    ) -> None:
+        guest.program("timeout", '#!/bin/sh\nshift 3; exec "$@"\n')
+        guest.program("nvidia-smi", f"#!/bin/sh\nkill -{number} $$\n")
+        async with shell_of(guest) as shell:
+            assert (await list_gpus(shell)).exit_code == code
+
     async def test_a_guest_that_rebooted_is_dialled_again(self, guest: Guest) -> None:
         async with shell_of(guest) as shell:
             await list_gpus(shell)
@@ -205,6 +214,15 @@ class TestHostileGuests:
                     break
                 except ChannelTimeoutError:
                     await asyncio.sleep(0.01)
+
+    @pytest.mark.parametrize("number", [15, 9])
+    async def test_what_the_guests_own_timeout_ended_did_not_end_in_time(self, guest: Guest, number: int) -> None:
+        """Under busybox the command itself ends by the signal, and not timeout(1) with a code of its own."""
+        guest.program("timeout", '#!/bin/sh\nshift 3; exec "$@"\n')
+        guest.program("nvidia-smi", f"#!/bin/sh\nkill -{number} $$\n")
+        async with shell_of(guest) as shell:
+            with pytest.raises(ChannelTimeoutError, match="the guest ended it"):
+                await list_gpus(shell)
 
     async def test_the_guest_ends_what_takes_too_long(self, guest: Guest) -> None:
         guest.program("nvidia-smi", "#!/bin/sh\necho $$ >$FAKE_FOLDER/started; exec sleep 600\n")

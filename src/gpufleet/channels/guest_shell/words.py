@@ -22,8 +22,8 @@ GREETING = b"gpufleet-guest 1"
 
 FORCED = b"forced"
 
-TIMED_OUT = (124, 137)
-"""What timeout(1) ends with when its command did not end by itself, or only by SIGKILL."""
+TIMED_OUT = (124, 137, 143)
+"""How a command ends that timeout(1) ended: its own code, or SIGKILL; under busybox the command's end by SIGTERM."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:,=@+*?\[\]-]+", re.ASCII)
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import importlib
 import shlex
+import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -134,8 +135,7 @@ class SshShell:
         if process.exit_status is None:
             words = f"{self._target.name}: {what}: the guest hung up before it ended"
             raise ChannelError(words, ChannelProblem.ENDED)
-        code = process.exit_status if process.exit_status >= 0 else 128  # -1: ended by a signal
-        return ExecResult(exit_code=code, stdout=out, stderr=err)
+        return ExecResult(exit_code=_code(process.exit_status, process.exit_signal), stdout=out, stderr=err)
 
     def _refuse_while_stuck(self, what: str) -> None:
         self._stuck = {name: one for name, one in self._stuck.items() if not one.done()}
@@ -157,6 +157,14 @@ class SshShell:
 
 class _TooMuchError(Exception):
     pass
+
+
+def _code(status: int, ended_by: tuple[str, bool, str, str] | None) -> int:
+    """Return what a shell would say of a command: 128 and the number of the signal that ended it."""
+    if status >= 0:
+        return status
+    name = f"SIG{ended_by[0]}" if ended_by is not None else ""
+    return 128 + (signal.Signals[name] if name in signal.Signals.__members__ else 0)
 
 
 async def _read_all(stream: "asyncssh.SSHReader[bytes]", limit: int) -> bytes:
