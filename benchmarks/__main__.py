@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 NAMES = (
-    *("agent", "nvml", "guests", "page", "dcgm", "codec", "text", "spool"),
+    *("agent", "nvml", "guests", "page", "scrape", "dcgm", "codec", "text", "spool"),
     *("store", "lists", "hub", "ingest", "relay"),
 )
 

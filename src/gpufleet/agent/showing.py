@@ -74,7 +74,7 @@ class Showing:
             self._behind = True
             return
         async with self._lock:
-            await self._prepare()
+            await self._prepare(hurried=False)
 
     async def snapshot(self) -> Snapshot:
         """Return the document."""
@@ -82,7 +82,7 @@ class Showing:
         if self._behind:
             async with self._lock:
                 if self._behind:
-                    await self._prepare()
+                    await self._prepare(hurried=True)
         return self._snapshot
 
     async def page(self, form: Form) -> bytes:
@@ -91,9 +91,9 @@ class Showing:
         if self._behind or form not in self._bodies:
             async with self._lock:
                 if self._behind:
-                    await self._prepare()
+                    await self._prepare(hurried=True)
                 if form not in self._bodies:
-                    await self._render(self._snapshot, self._bodies, {form}, rendered=self._rendered)
+                    await self._render(self._snapshot, self._bodies, {form}, rendered=self._rendered, hurried=True)
                     self._rendered = True
         return self._bodies[form]
 
@@ -101,22 +101,24 @@ class Showing:
         """Return a document that has everything known now, made without a break where there is none."""
         return self._snapshot if self._shown_changes == self._changes else at_once(self._steps())
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, *, hurried: bool) -> None:
         """Make the document and what was asked for, and only then show it; inside the lock."""
         asked, self._asked = self._asked, set()
         self._behind = self._document_asked = False
         changes = self._changes
-        snapshot = await in_slices(self._steps())
+        snapshot = await in_slices(self._steps(), hurried=hurried)
         self._pages.take(snapshot)
         bodies: dict[Form, bytes] = {}
         if asked:
-            await self._render(snapshot, bodies, asked, rendered=False)
+            await self._render(snapshot, bodies, asked, rendered=False, hurried=hurried)
         self._snapshot, self._bodies, self._rendered = snapshot, bodies, bool(asked)
         self._shown_changes = changes
 
-    async def _render(self, snapshot: Snapshot, bodies: dict[Form, bytes], forms: set[Form], *, rendered: bool) -> None:
+    async def _render(
+        self, snapshot: Snapshot, bodies: dict[Form, bytes], forms: set[Form], *, rendered: bool, hurried: bool
+    ) -> None:
         if not rendered:
-            await in_slices(self._pages.update(snapshot, self._stats()))
+            await in_slices(self._pages.update(snapshot, self._stats()), hurried=hurried)
         for openmetrics in {form.openmetrics for form in forms}:
             plain = Form(openmetrics=openmetrics)
             if plain not in bodies:

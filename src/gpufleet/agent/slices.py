@@ -8,11 +8,19 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SLICE_SECONDS = 0.0005
-"""How long the event loop is held without a break; a request waits about as long."""
+"""How long the event loop is held without a break."""
+
+BREAK_SECONDS = 0.001
+"""How long others have it between two slices: an answer takes many turns of the loop, and must not wait in each."""
 
 
-async def in_slices(work: Generator[None, None, T]) -> T:
-    """Do the work, and let others have the event loop between its steps whenever a slice is over."""
+async def in_slices(work: Generator[None, None, T], *, hurried: bool = False) -> T:
+    """Do the work, and let others have the event loop between its steps whenever a slice is over.
+
+    Args:
+        work: done when it ends; what it returns is returned.
+        hurried: somebody waits for this very work: others have one turn of the loop and no more.
+    """
     began = time.perf_counter()
     while True:
         try:
@@ -21,7 +29,7 @@ async def in_slices(work: Generator[None, None, T]) -> T:
             result: T = done.value
             return result
         if time.perf_counter() - began >= SLICE_SECONDS:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0 if hurried else BREAK_SECONDS)
             began = time.perf_counter()
 
 

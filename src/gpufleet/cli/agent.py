@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpufleet.cli.daemon import run_until_stopped
+from gpufleet.cli.daemon import run_until_stopped, spare_collector
 from gpufleet.cli.logs import set_up_logs
 from gpufleet.cli.options import ConfigFile
 from gpufleet.cli.release import release, resume
@@ -77,6 +77,7 @@ async def run_agent(config: AgentConfig, stop: asyncio.Event) -> None:
     from gpufleet.wiring.agent import running_agent
 
     async with running_agent(config) as running:
+        spare_collector()
         log.info("agent answers at %s%s", running.url, f", pushes to {config.hub.url}" if config.hub.url else "")
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({running.task, stopping}, return_when=asyncio.FIRST_COMPLETED)
