@@ -7,6 +7,7 @@ import msgspec
 from gpufleet.codecs.nvidia_smi.listing import Listing
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.process import Process
 from gpufleet.model.reading import Sample
 from gpufleet.model.view import View
 from gpufleet.readers.nvidia_smi.machine import NAME
@@ -19,6 +20,7 @@ from gpufleet.readers.nvidia_smi.mapping.devices import (
     map_mig,
     map_vgpu,
     modes_of,
+    processes_of,
 )
 from gpufleet.readers.nvidia_smi.mapping.rows import MIG_DEVICES, PROCESSES
 from gpufleet.readers.nvidia_smi.views import Gpu, mig_parts, vgpu_parts
@@ -41,7 +43,8 @@ def gpu_sample(gpu: Gpu, lane: Lane, asked: Asked, modes: Modes, at: int, instea
         values["gpu_state"] = state
         if why is not None:  # that it is in no list says nothing of a device that does not answer
             values |= {name: why for name in _COUNTED if isinstance(values.get(name), int)}
-    return Sample(view=gpu.view, reader=NAME, lane=lane, measured_at=at, values=values, dims=dims)
+    processes = processes_of(gpu.record) if lane is Lane.FAST and isinstance(values.get(PROCESSES), int) else None
+    return Sample(view=gpu.view, reader=NAME, lane=lane, measured_at=at, values=values, dims=dims, processes=processes)
 
 
 def lost_sample(view: View, lane: Lane, asked: Asked, modes: Modes, at: int, why: Absent) -> Sample:
@@ -64,7 +67,9 @@ def part_samples(gpus: Iterable[Gpu], listing: Listing | None, lane: Lane, at: i
             continue
         for part in parts:
             values = map_mig(part.record, gpu.record, lane, part.listed)
-            samples.append(_sample(part.view, lane, at, values))
+            told = lane is Lane.FAST and isinstance(values.get(PROCESSES), int)
+            processes = processes_of(gpu.record, part.record) if told else None
+            samples.append(_sample(part.view, lane, at, values, processes))
     samples += [_sample(part.view, lane, at, map_vgpu(part.record, lane)) for part in vgpus]
     return [sample for sample in samples if sample.values], errors
 
@@ -83,8 +88,8 @@ def modes_by_key(gpus: Iterable[Gpu], before: Mapping[str, Modes]) -> dict[str, 
     return {gpu.view.key: modes_of(gpu.record, before.get(gpu.view.key, Modes())) for gpu in gpus}
 
 
-def _sample(view: View, lane: Lane, at: int, values: Reads) -> Sample:
-    return Sample(view=view, reader=NAME, lane=lane, measured_at=at, values=values)
+def _sample(view: View, lane: Lane, at: int, values: Reads, processes: tuple[Process, ...] | None = None) -> Sample:
+    return Sample(view=view, reader=NAME, lane=lane, measured_at=at, values=values, processes=processes)
 
 
 def _state(values: Reads) -> tuple[str, Absent | None]:

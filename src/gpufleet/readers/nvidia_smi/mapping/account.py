@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord
+from gpufleet.readers.nvidia_smi.mapping.processes import MEMORY, PID
 from gpufleet.readers.nvidia_smi.mapping.rows import (
     MIG_PATHS,
     PATHS,
@@ -56,7 +57,7 @@ READ_OF_GPU = _with_containers(
 )
 READ_OF_MIG = _with_containers(_names(MIG_PATHS)) | {"index"}
 READ_OF_VGPU = _with_containers(_names(VGPU_PATHS)) | {"vgpu_id", "vgpu_uuid"}
-READ_OF_PROCESS = frozenset({"type", "gpu_instance_id", "compute_instance_id"})
+READ_OF_PROCESS = frozenset({"type", "gpu_instance_id", "compute_instance_id", *PID, *MEMORY})
 
 
 def account(devices: Iterable[DeviceRecord], head: Iterable[str] = ()) -> Account:

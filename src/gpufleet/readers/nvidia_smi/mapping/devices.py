@@ -10,7 +10,9 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.catalogue.metric import Role
+from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Value
+from gpufleet.readers.nvidia_smi.mapping.processes import list_processes
 from gpufleet.readers.nvidia_smi.mapping.rows import (
     ACTIVE,
     FAN,
@@ -216,6 +218,12 @@ def _of_paths(metric: Metric, leaves: Mapping[str, str], paths: Collection[str])
             return value
         absent = absent or value
     return absent
+
+
+def processes_of(gpu: DeviceRecord, mig: DeviceRecord | None = None) -> tuple[Process, ...]:
+    """Return who uses a GPU, or a MIG device of it; nobody where it lists none."""
+    listed = gpu.processes if mig is None else _of_instance(gpu.processes, mig)
+    return list_processes(listed or ())
 
 
 def _of_instance(processes: Processes, mig: DeviceRecord) -> Processes:

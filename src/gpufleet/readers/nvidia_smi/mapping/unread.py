@@ -16,7 +16,7 @@ SAMPLED = "a sample of the last 20 ms, not a rate: two of them say nothing about
 ENCODING = "statistics of video sessions: later"
 ACCOUNTING = "accounting of processes that have ended: later"
 CATALOGUED = "a list of what the chip could be set to, not a reading"
-WHO = "who uses the device: counted only, as processes have rows of their own"
+WHO = "paths of programs can tell more than a name: who uses the device is known by process ids"
 REST = "of a vGPU instance: the host counts the rest of its memory, not what is free inside the guest"
 HOLDER = "the name of a virtual machine is its owner's; it is known by its UUID"
 
@@ -149,7 +149,7 @@ UNREAD: dict[str, str] = {
         (
             WHO,
             """
-            name process_id used_gpu_memory
+            name
             """,
         ),
         (

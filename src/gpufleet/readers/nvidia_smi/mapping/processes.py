@@ -1,0 +1,61 @@
+"""Who uses a device, as nvidia-smi lists it: ids, what they hold and how much memory. It tells no shares of time."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from gpufleet.codecs.nvidia_smi.words import token
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.process import PROCESS_READINGS, Process
+
+KINDS = {
+    "c": ("compute",),
+    "g": ("graphics",),
+    "c+g": ("compute", "graphics"),
+    "m": ("mps",),
+    "m+c": ("mps",),
+}
+"""Types that nvidia-smi prints, in lower case, to what a process holds."""
+
+PID, MEMORY = ("pid", "process_id"), ("used_memory", "used_gpu_memory")
+"""Names in XML and CSV, and in text."""
+
+_NOT_TOLD = {name: Absent(Reason.NOT_REPORTED) for name in PROCESS_READINGS if name != "memory_bytes"}
+_PID = re.compile(r"[0-9]{1,10}", re.ASCII)
+_MEBIBYTES = re.compile(r"([0-9]{1,9}) MiB", re.ASCII)
+
+
+def list_processes(listed: Iterable[Mapping[str, str]]) -> tuple[Process, ...]:
+    """Return the processes by their ids; a row without an id is of nobody.
+
+    A process that is listed more than once holds what all its rows say; so one on two MIG devices of a GPU is one
+    process of the GPU, with the memory of both.
+    """
+    kinds: dict[int, dict[str, None]] = {}
+    memory: dict[int, int | Absent] = {}
+    for row in listed:
+        text = _first(row, PID)
+        if text is None or not _PID.fullmatch(text) or int(text) >= 2**32:
+            continue
+        pid, held = int(text), _memory(_first(row, MEMORY))
+        kinds.setdefault(pid, {}).update(dict.fromkeys(KINDS.get(row.get("type", "").strip().lower(), ())))
+        before = memory.get(pid, 0)
+        memory[pid] = held + before if isinstance(held, int) and isinstance(before, int) else _absent(held, before)
+    return tuple(
+        Process(pid=pid, kinds=tuple(kinds[pid]), start_time=None, values={"memory_bytes": memory[pid], **_NOT_TOLD})
+        for pid in sorted(kinds)
+    )
+
+
+def _absent(held: int | Absent, before: int | Absent) -> Absent:
+    return held if isinstance(held, Absent) else before if isinstance(before, Absent) else Absent(Reason.NOT_REPORTED)
+
+
+def _memory(text: str | None) -> int | Absent:
+    if text is None:
+        return Absent(Reason.NOT_REPORTED, MEMORY[0])
+    found = _MEBIBYTES.fullmatch(text)
+    return int(found[1]) << 20 if found else Absent(token(text) or Reason.INVALID_VALUE, MEMORY[0])
+
+
+def _first(row: Mapping[str, str], names: Iterable[str]) -> str | None:
+    return next((row[name].strip() for name in names if name in row), None)
