@@ -200,9 +200,21 @@ def test_nvml_speaks_before_nvidia_smi_and_a_value_before_an_absence() -> None:
     )
 
 
-def test_imported_values_do_not_answer_for_bare_metal() -> None:
+def test_imported_values_answer_for_bare_metal_where_nobody_nearer_is_heard() -> None:
     imported = msgspec.structs.replace(FRESH[1].sample, provenance=Provenance.IMPORTED)
-    assert ask(bare_metal(), [FRESH[0], stored(imported)]).devices == ()
+    found = ask(bare_metal(), [stored(imported)])
+    assert (found.source, [one.source for one in found.devices]) == (Provenance.IMPORTED, [Provenance.IMPORTED])
+    assert found.devices[0].readings["gpu_power_watts"].value == 100.0
+    near = ask(bare_metal(), [FRESH[0], stored(imported)])
+    assert (near.source, near.devices) == (Provenance.HOST_LOCAL_PROBE, ())  # never beside those of its probe
+    silent = ask(bare_metal(), [stored(FRESH[0].sample, age=500), stored(FRESH[1].sample, age=500), stored(imported)])
+    assert (silent.source, [one.source for one in silent.devices], silent.host) == (
+        Provenance.IMPORTED,
+        [Provenance.IMPORTED],
+        {},
+    )
+    nobody = ask(bare_metal(), [stored(FRESH[0].sample, age=500), stored(imported, age=500)])
+    assert (nobody.source, nobody.reason, nobody.devices) == (Provenance.UNAVAILABLE, Reason.STALE, ())
 
 
 def test_a_device_bound_to_vfio_keeps_its_true_reason() -> None:
@@ -356,12 +368,13 @@ def test_no_host_value_is_ever_in_a_slice_s_answer(
 
 
 @given(st.lists(STORED, max_size=8))
-def test_bare_metal_never_shows_a_guest_s_or_imported_value(samples: list[StoredSample]) -> None:
+def test_bare_metal_never_shows_a_guest_s_value_and_an_imported_one_only_alone(samples: list[StoredSample]) -> None:
     found = ask(bare_metal(), samples)
+    believed = [Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA]
     own = [
         value
         for one in samples
-        if one.sample.provenance in (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA)
+        if one.sample.provenance in ([Provenance.IMPORTED] if found.source is Provenance.IMPORTED else believed)
         and (one.sample.view is None or one.sample.view.side is not Side.GUEST)
         for value in [*one.sample.values.values(), *(dim.value for dim in one.sample.dims)]
     ]

@@ -42,6 +42,9 @@ NOBODY_ANSWERS = {
 """Kinds for which no reader and no attribution exists, with the reason that their answers carry."""
 
 
+_ON_THE_HOST = (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA)
+_NEAREST_FIRST = (*_ON_THE_HOST, Provenance.IMPORTED)
+
 _NOT_YET = Absent(Reason.NO_DATA, "not measured since the allocation began")
 
 
@@ -118,7 +121,7 @@ def listed_ids(allocation: Allocation, machine: MachineRecord, stored: Sequence[
     if names is None:
         return None
     addresses = {_address(name) for name in names} - {None}
-    views = known_views([one for one in stored if _is_host_side(one)])
+    views = known_views([one for one in stored if _is_of_host(one)])
     return frozenset(
         f"{machine.cluster}/{machine.id}/{key}"
         for key, view in views.items()
@@ -140,13 +143,14 @@ def _host_answer(
     now: int,
     stale_after_seconds: float,
 ) -> AllocationAnswer:
-    own = [since(one, allocation.spec.valid_from) for one in stored if _is_host_side(one)]
+    freshness = Freshness(now, stale_after_seconds, readers)
+    believed, source = host_side(stored, freshness)
+    own = [since(one, allocation.spec.valid_from) for one in believed]
     error = last_error(readers)
     if not own:
         words = "no sample of this machine has been stored yet"
         bare = unavailable(allocation, Reason.NOT_COLLECTED, words)
         return msgspec.structs.replace(bare, machine=machine.id, last_error=error)
-    freshness = Freshness(now, stale_after_seconds, readers)
     heard = [one.received_at for one in own if freshness.is_heard(one.received_at)]
     received_at = max(heard or [one.received_at for one in own])
     homes = {view.uuid: view.pci_address for view in known_views(own).values() if view.uuid and view.pci_address}
@@ -158,13 +162,9 @@ def _host_answer(
     if not heard:
         found = tuple(msgspec.structs.replace(one, readings=all_stale(one.readings), dimensions=()) for one in found)
         host, host_dimensions = all_stale(host), ()
-    source = Provenance.UNAVAILABLE
-    if heard:
-        probed = any(_is_probed(one) and freshness.is_heard(one.received_at) for one in own)
-        source = Provenance.HOST_LOCAL_PROBE if probed else Provenance.HOST_NETDATA
     return AllocationAnswer(
         allocation=allocation,
-        source=source,
+        source=source if heard else Provenance.UNAVAILABLE,
         reason=None if heard else Reason.STALE,
         detail="" if heard else f"nothing was received from this machine for more than {stale_after_seconds:g} s",
         measured_at=to_datetime(max(one.sample.measured_at for one in own)),
@@ -191,14 +191,27 @@ def since(stored: StoredSample, begin: dt.datetime | None) -> StoredSample:
     return msgspec.structs.replace(stored, sample=msgspec.structs.replace(sample, values=values, dims=()))
 
 
-def _is_probed(stored: StoredSample) -> bool:
-    return stored.sample.provenance is Provenance.HOST_LOCAL_PROBE
+def host_side(stored: Sequence[StoredSample], freshness: Freshness) -> tuple[list[StoredSample], Provenance]:
+    """Return what may be believed of a host, and who measured it: whoever is nearest to it of those that are heard.
+
+    That is the probe on it, with what its operator's Netdata adds; or Netdata alone; or what was imported of it, which
+    is never mixed with either, as it may call the same GPUs otherwise. Where nobody is heard, who was nearest.
+    """
+    by_source: dict[Provenance, list[StoredSample]] = {}
+    for one in stored:
+        if _is_of_host(one):
+            by_source.setdefault(one.sample.provenance, []).append(one)
+    known = [source for source in _NEAREST_FIRST if source in by_source]
+    heard = [source for source in known if any(freshness.is_heard(one.received_at) for one in by_source[source])]
+    nearest = next(iter(heard or known), Provenance.UNAVAILABLE)
+    if nearest is Provenance.IMPORTED:
+        return by_source[nearest], nearest
+    return [one for source in _ON_THE_HOST for one in by_source.get(source, ())], nearest
 
 
-def _is_host_side(stored: StoredSample) -> bool:
-    if stored.sample.provenance not in (Provenance.HOST_LOCAL_PROBE, Provenance.HOST_NETDATA):
-        return False
-    return stored.sample.view is None or stored.sample.view.side is not Side.GUEST
+def _is_of_host(stored: StoredSample) -> bool:
+    view = stored.sample.view
+    return stored.sample.provenance in _NEAREST_FIRST and (view is None or view.side is not Side.GUEST)
 
 
 def _allocated(

@@ -10,6 +10,7 @@ import msgspec
 
 from gpufleet.hub import answers, events, guests, history, processes, slices
 from gpufleet.hub.claims import Claims, share
+from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.history import QuestionError
 from gpufleet.hub.lists import Lists
 from gpufleet.hub.liveness.judging import Instant
@@ -381,9 +382,13 @@ class Queries:
         if machine is None:
             assert located.reason is not None
             return history.no_series(allocation, located.reason, located.detail, own)
-        listed = answers.listed_ids(allocation, machine, self._store.latest(machine.cluster, machine.id))
-        points = self._store.series(machine.cluster, machine.id, metrics, own.start, own.end, own.step)
-        return history.series_answer(allocation, machine, points, own, listed=listed)
+        stored = self._store.latest(machine.cluster, machine.id)
+        listed = answers.listed_ids(allocation, machine, stored)
+        _, source = answers.host_side(stored, Freshness(self._clock.now_ns(), self._stale_after, ()))
+        if source is Provenance.UNAVAILABLE:
+            source = Provenance.HOST_LOCAL_PROBE
+        points = self._store.series(machine.cluster, machine.id, metrics, own.start, own.end, own.step, source)
+        return history.series_answer(allocation, machine, points, own, listed=listed, source=source)
 
     def _guest_series(self, allocation: Allocation, metrics: Sequence[str], own: history.Window) -> SeriesAnswer:
         home = guests.home(allocation, self._guests(allocation.spec.target))
