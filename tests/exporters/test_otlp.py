@@ -6,7 +6,7 @@ import pytest
 from gpufleet.agent.assemble import assemble
 from gpufleet.agent.slices import at_once
 from gpufleet.agent.stats import AgentStats
-from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics
+from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics, unpack
 from gpufleet.codecs.otlp.records import Kind, OtlpMetric
 from gpufleet.exporters.fresh import AHEAD, Fresh
 from gpufleet.exporters.otlp import OtlpLogs, OtlpMetrics, resource
@@ -37,7 +37,7 @@ def taken(source: OtlpMetrics) -> dict[str, OtlpMetric]:
     draft = source.take()
     if draft is None:
         return {}
-    request = decode_metrics(draft.encode())
+    request = decode_metrics(unpack(draft.encode(), "gzip"))
     assert not request.problems
     found = {metric.name: metric for metric in request.resources[0].metrics}
     assert sum(len(metric.points) for metric in found.values()) == draft.points
@@ -104,7 +104,7 @@ def test_a_snapshot_of_everything(world: World) -> None:
     at_once(source.offer(example_snapshot(), STATS))
     draft = source.take()
     assert draft is not None
-    (found,) = decode_metrics(draft.encode()).resources
+    (found,) = decode_metrics(unpack(draft.encode(), "gzip")).resources
     assert found.attributes["team.name"] == "ml"
     assert found.attributes["host.id"] == "a" * 32
     points = {(metric.name, point.value) for metric in found.metrics for point in metric.points}
@@ -129,7 +129,7 @@ def test_a_virtual_machine_is_a_resource_of_its_own(world: World) -> None:
     at_once(source.offer(msgspec.structs.replace(snapshot, guests=(guest,)), STATS))
     draft = source.take()
     assert draft is not None
-    node, vm = decode_metrics(draft.encode()).resources
+    node, vm = decode_metrics(unpack(draft.encode(), "gzip")).resources
     assert vm.attributes["host.name"] == "vm"
     assert vm.attributes["gpufleet.hypervisor"] == node.attributes["host.name"] == vm.attributes["service.instance.id"]
     assert (vm.attributes["gpufleet.vm.namespace"], vm.attributes["gpufleet.vm.uuid"]) == ("ns", "u")
@@ -236,7 +236,7 @@ def test_events_are_log_records(world: World) -> None:
     draft = logs.take()
     assert draft is not None
     assert draft.points == 2
-    first, second = decode_logs(draft.encode()).resources[0].records
+    first, second = decode_logs(unpack(draft.encode(), "gzip")).resources[0].records
     assert (first.event, first.body, first.at, first.severity) == (
         "gpufleet.xid",
         "XID 79: GPU has fallen off the bus",

@@ -1,5 +1,6 @@
 """What answers of receivers of OTLP and remote write mean, over real HTTP where that matters."""
 
+import gzip
 import math
 
 import pytest
@@ -125,10 +126,10 @@ async def test_otlp_goes_with_its_headers_and_hears_the_answer() -> None:
     async with Receiver.running(lambda _: Answer(503, b"later\x1b[2J", {"Retry-After": "11"})) as receiver:
         wire = OtlpWire(sender(f"{receiver.url}/v1/metrics", Authorization="Bearer x"), logs=False)
         async with wire:
-            reply = await wire.post(Parcel(b"", 0))
+            reply = await wire.post(Parcel(gzip.compress(b"x"), 0))
         assert (reply.fate, reply.retry_after, reply.words) == (Fate.LATER, 11.0, "answers 503: later[2J")
         (got,) = receiver.got
-        assert (got.path, got.headers["authorization"], got.body) == ("/v1/metrics", "Bearer x", b"")
+        assert (got.path, got.headers["authorization"], got.body) == ("/v1/metrics", "Bearer x", b"x")
 
 
 async def test_nobody_there_and_no_credentials_are_no_answer() -> None:
