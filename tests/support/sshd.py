@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Self
 
 import asyncssh
+import pytest
 
 from tests.support import peers
 from tests.support.processes import free_port
@@ -73,7 +74,11 @@ class Guest:
         path.rename(self.folder / "bin" / name)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -82,7 +87,11 @@ class Guest:
 
     def start(self) -> None:
         sshd, wrapper = peers.find("sshd"), peers.find("nss_wrapper")
-        assert sshd is not None, "sshd is not here: python tests/support/peers.py fetch"
+        if sshd is None or wrapper is None:
+            message = "sshd is not here: run `make test`, or `python tests/support/peers.py fetch`"
+            if os.environ.get("GPUFLEET_ALLOW_SKIPS") == "1":
+                pytest.skip(message)
+            pytest.fail(message)
         as_root, uid = os.getuid() == 0, os.getuid() or 65534
         (self.folder / "passwd").write_text(f"{USER}:x:{uid}:{uid}::{self.folder}:/bin/sh\n")
         (self.folder / "group").write_text(f"{USER}:x:{uid}:\n")

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,6 @@ from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError, WireError
 from gpufleet.ports import ExecResult, Fetched, FetchPlan, Files
 from tests.channels.contract import FilesContract, FilesFactory
-from tests.support import peers
 
 
 class LocalShell:
@@ -84,9 +83,8 @@ class TestBusybox(FilesContract):
     """With nothing but busybox in the guest."""
 
     @pytest.fixture
-    def make_files(self, tmp_path_factory: pytest.TempPathFactory) -> FilesFactory:
-        busybox = peers.find("busybox")
-        assert busybox is not None
+    def make_files(self, tmp_path_factory: pytest.TempPathFactory, peer: Callable[[str], Path]) -> FilesFactory:
+        busybox = peer("busybox")
         tools = tmp_path_factory.mktemp("bin")
         for tool in ("sh", "head", "readlink", "stat", "timeout"):
             (tools / tool).symlink_to(busybox)
