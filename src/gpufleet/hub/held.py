@@ -59,7 +59,7 @@ class Held:
             waiting.add(to)
 
     def release(self, seq: int) -> None:
-        """Forget a body that got through, was or was set aside."""
+        """Forget a body that got through or was set aside."""
         body = self._bodies.pop(seq, None)
         if body is None or body.whose is None:
             return
