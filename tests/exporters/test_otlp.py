@@ -9,7 +9,9 @@ from gpufleet.agent.stats import AgentStats
 from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics, unpack
 from gpufleet.codecs.otlp.records import Kind, OtlpMetric
 from gpufleet.exporters.fresh import AHEAD, Fresh
-from gpufleet.exporters.otlp import OtlpLogs, OtlpMetrics, resource
+from gpufleet.exporters.otlp import OtlpMetrics
+from gpufleet.exporters.otlp_logs import OtlpLogs
+from gpufleet.exporters.otlp_resource import resource
 from gpufleet.exporters.severity import ERROR, INFO, WARN, severity
 from gpufleet.exporters.starts import Starts
 from gpufleet.model.absence import Absent, Reason

@@ -2,10 +2,9 @@
 
 A reading without a value has no point: nothing is told again with a newer time. Counters are cumulative sums that
 begin with the driver's load (or the device's reset), the host's with its boot; where a counter outlives those its
-beginning is not known, and not told. Events are log records.
+beginning is not known, and not told.
 """
 
-import gzip
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
 import msgspec
@@ -13,26 +12,19 @@ import msgspec
 from gpufleet import __version__
 from gpufleet.agent.export import Draft
 from gpufleet.agent.stats import AgentStats
-from gpufleet.codecs.otlp.encode import encode_logs, encode_metrics
-from gpufleet.codecs.otlp.records import Attributes, Kind, LogRecord, OtlpMetric, Point, ResourceLogs, ResourceMetrics
+from gpufleet.codecs.otlp.encode import encode_metrics
+from gpufleet.codecs.otlp.records import Attributes, Kind, OtlpMetric, Point, ResourceMetrics
 from gpufleet.dialects import otel
 from gpufleet.dialects.otel_row import OWN, Instrument
 from gpufleet.exporters.fresh import Fresh
-from gpufleet.exporters.severity import severity
+from gpufleet.exporters.otlp_resource import SCOPE, guest_resource, packed, resource, texts
 from gpufleet.exporters.starts import Starts
-from gpufleet.model.catalogue import CATALOGUE, MetricKind
+from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.event import Event
-from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Reading
-from gpufleet.model.snapshot import Device, Guest, Host, Snapshot
+from gpufleet.model.snapshot import Device, Host, Snapshot
 from gpufleet.model.time import to_ns
 from gpufleet.model.view import View
-
-SCOPE = "gpufleet"
-
-GZIP_LEVEL = 1
-"""Measured on a node of 8 GPUs: level 6 takes twice as long and saves a fifth."""
 
 PROVENANCE, OWN_PROBE = OWN + "provenance", Provenance.HOST_LOCAL_PROBE
 """Attribute of points that somebody else measured, or a guest; those of this host's own readers are without."""
@@ -42,40 +34,6 @@ _KINDS = {
     Instrument.COUNTER: Kind.COUNTER,
     Instrument.UP_DOWN_COUNTER: Kind.SUM,
 }
-
-
-def resource(machine: Machine, cluster: str, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes of the resource: host and node, as far as they are known.
-
-    Args:
-        machine: as the agent knows it.
-        cluster: id of its cluster.
-        more: what the configuration adds, or says better.
-    """
-    known = {
-        "service.name": "gpufleet-agent",
-        "service.version": __version__,
-        "service.instance.id": machine.name,
-        "host.name": machine.name,
-        "host.id": machine.instance_id or machine.machine_id,
-        "k8s.node.uid": machine.k8s_node_uid,
-        "k8s.node.name": machine.name if machine.k8s_node_uid else None,
-        "gpufleet.cluster": cluster,
-    }
-    return {name: value for name, value in {**known, **more}.items() if value}
-
-
-def guest_resource(guest: Guest, node: Machine, cluster: str, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes of a virtual machine that `node`'s agent reads from inside: it is a host of its own."""
-    known = {
-        **resource(msgspec.structs.replace(guest.machine, name=guest.machine.name or guest.name), cluster, {}),
-        "service.instance.id": node.name,
-        OWN + "hypervisor": node.name,
-        OWN + "vm.namespace": guest.namespace,
-        OWN + "vm.name": guest.name,
-        OWN + "vm.uuid": guest.vm_uuid,
-    }
-    return {name: value for name, value in {**known, **more}.items() if value}
 
 
 class _Whose(msgspec.Struct):
@@ -139,17 +97,17 @@ class OtlpMetrics:
             start = 0 if point.instrument is Instrument.GAUGE else one.whose.starts.of(point.metric, one.device, one.at)
             metric.points.append(Point(point.value, one.at, start, one.attributes))
         told = list(resources.values())
-        return Draft(len(waiting), lambda: _packed(encode_metrics(told))) if waiting else None
+        return Draft(len(waiting), lambda: packed(encode_metrics(told))) if waiting else None
 
     def _machine(
         self, machine: str, whose: _Whose, host: Host, devices: Iterable[Device]
     ) -> Generator[None, None, None]:
         self._machines[machine] = whose
-        of_machine = _texts(host.readings)
+        of_machine = texts(host.readings)
         self._gather(machine, whose, "", {}, host)
         for device in devices:
             yield
-            attributes = otel.device_attributes(_view(device), {**of_machine, **_texts(device.readings)})
+            attributes = otel.device_attributes(_view(device), {**of_machine, **texts(device.readings)})
             self._gather(machine, whose, device.key, attributes, device)
 
     def _gather(self, machine: str, whose: _Whose, key: str, attributes: Mapping[str, str], of: Device | Host) -> None:
@@ -181,51 +139,6 @@ def _starts(before: Mapping[str, _Whose], machine: str) -> Starts:
     return before[machine].starts if machine in before else Starts()
 
 
-class OtlpLogs:
-    """Gathers events for requests of logs."""
-
-    def __init__(self, cluster: str, attributes: Mapping[str, str]) -> None:
-        """Take the same as `OtlpMetrics`, but for the clock."""
-        self._cluster = cluster
-        self._more = attributes
-        self._machine: Machine | None = None
-        self._records: list[LogRecord] = []
-
-    def offer(self, snapshot: Snapshot, stats: AgentStats) -> Generator[None, None, None]:
-        """Take whose events they are."""
-        self._machine = snapshot.node
-        yield
-
-    def tell(self, snapshot: Snapshot, events: Sequence[Event]) -> None:
-        """Take events."""
-        of_machine = _texts(snapshot.host.readings)
-        devices = {device.key: device for device in snapshot.devices}
-        for event in events:
-            attributes: dict[str, str | bool | int | float] = {}
-            if event.view is not None:
-                known = devices.get(event.view.key)
-                texts = _texts(known.readings) if known else {}
-                attributes |= otel.device_attributes(event.view, {**of_machine, **texts})
-            attributes |= {OWN + name: text for name, text in event.attributes.items()}
-            if event.code:
-                attributes[OWN + "code"] = event.code
-            number, words = severity(event)
-            self._records.append(LogRecord(event.at, event.at, number, f"{OWN}{event.kind}", words, attributes))
-
-    def take(self) -> Draft | None:
-        """Return everything gathered as one request, or None."""
-        if not self._records or self._machine is None:
-            return None
-        records, self._records = self._records, []
-        told = ResourceLogs(resource(self._machine, self._cluster, self._more), records, SCOPE, __version__)
-        return Draft(len(records), lambda: _packed(encode_logs([told])))
-
-
-def _packed(body: bytes) -> bytes:
-    """Return it as it goes out, and as it waits: a twentieth of its size."""
-    return gzip.compress(body, GZIP_LEVEL)
-
-
 def _view(device: Device) -> View:
     return View(
         kind=device.kind,
@@ -236,11 +149,3 @@ def _view(device: Device) -> View:
         parent=device.parent,
         index=device.index,
     )
-
-
-def _texts(readings: Mapping[str, Reading]) -> dict[str, str]:
-    return {
-        name: str(reading.value)
-        for name, reading in readings.items()
-        if reading.value is not None and CATALOGUE[name].kind is MetricKind.INFO
-    }

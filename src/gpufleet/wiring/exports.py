@@ -35,7 +35,8 @@ def make_exports(config: AgentConfig, name: str, clock: Clock) -> "list[Export]"
 def _otlp(config: OtlpConfig, endpoint: str, cluster: str, clock: Clock) -> "list[Export]":
     # Imported here: an agent that pushes nowhere does without the HTTP client and protobuf.
     from gpufleet.agent.export import Export, Source
-    from gpufleet.exporters.otlp import OtlpLogs, OtlpMetrics
+    from gpufleet.exporters.otlp import OtlpMetrics
+    from gpufleet.exporters.otlp_logs import OtlpLogs
     from gpufleet.sending.otlp import OtlpWire
     from gpufleet.sending.outlet import Outlet
 
