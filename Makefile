@@ -56,9 +56,9 @@ SEED ?=
 
 .PHONY: crash
 crash: MINUTES = 10
-crash: setup ## Kill, fill, cut, step clocks under load for MINUTES (10), then audit; SEED=N repeats a run
+crash: setup ## Kill a flush at every step; then kill, fill, cut, step clocks for MINUTES (10) and audit; SEED=N repeats that alone
 	@$(BIN)/python tests/support/compiler.py
-	$(BIN)/python -m tests.crash.sweep
+	$(if $(SEED),,$(BIN)/python -m tests.crash.sweep)
 	$(BIN)/python -m tests.crash --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 .PHONY: setup
