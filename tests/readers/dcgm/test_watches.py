@@ -107,3 +107,27 @@ async def test_groups_are_given_back_when_the_parts_of_a_gpu_change(tmp_path: Pa
         (connection,) = engine.held
         assert len(connection.groups) == len(connection.fields) == len(connection.watched) == 1
         assert engine.asked.count(GROUP_DESTROY) == engine.asked.count(UNWATCH) == 1
+
+
+async def test_an_engine_that_takes_no_groups_costs_what_is_watched_and_is_left_clean(tmp_path: Path) -> None:
+    state = EngineState.cut(1)
+    state.group_error = -3
+    async with reading(tmp_path, state) as (reader, engine):
+        for _ in range(3):
+            found = values_of(await reader.read(Lane.FAST))
+            assert found["gpu_power_watts"] == 312.25
+            assert isinstance(found["gpu_sm_activity_ratio"], Absent)
+            slow = values_of(await reader.read(Lane.SLOW))
+            assert (slow["gpu_mig_mode"], slow["gpu_driver_events_watched"]) == ("enabled", 0)
+        assert not engine.held[0].groups
+
+
+async def test_what_an_engine_lost_need_not_be_given_back(tmp_path: Path) -> None:
+    state = EngineState.cut(1)
+    async with reading(tmp_path, state) as (reader, engine):
+        await reader.read(Lane.FAST)
+        engine.held[0].groups.clear()
+        engine.held[0].fields.clear()
+        state.gpus[0].instances.pop()
+        found = values_of(await reader.read(Lane.FAST))
+    assert found["gpu_sm_activity_ratio"] == pytest.approx(0.72)

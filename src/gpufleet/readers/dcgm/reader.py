@@ -109,7 +109,7 @@ class DcgmReader:
         if lane is Lane.FAST:
             told = await self._ask_profiling(told)
         elif lane is Lane.SLOW:
-            told = told._replace(xids_watched=bool((await self._watches.ensure(xids.SET, self._entities())).fields))
+            told = told._replace(xids_watched=await self._are_xids_watched())
         views, errors = samples.name_gpus(session, told.live, self._side)
         self._views = views
         own = samples.machine_sample(told, lane)
@@ -181,6 +181,12 @@ class DcgmReader:
             return told._replace(no_profiling=Absent(_reason(error), _words(error)))
         fresh = samples.without_stale(values, self._engine_now(told.at))
         return told._replace(watched=by_entity(fresh), refused=made.refused)
+
+    async def _are_xids_watched(self) -> bool:
+        try:
+            return bool((await self._watches.ensure(xids.SET, self._entities())).fields)
+        except EngineError:
+            return False  # the event lane tells in which words
 
     async def _events(self) -> Round:
         """Tell of XIDs since the pass before; the first one asks who is there."""

@@ -4,9 +4,10 @@ Each set has groups of fields of its own, over a group of entities of our own wh
 are this connection's: the engine forgets them when it ends, and nobody else's are touched.
 """
 
+import contextlib
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -88,11 +89,17 @@ class Watches:
         group = await self._client.ask(
             commands.GROUP_CREATE, lambda n: requests.ask_group(n, next(self._names)), replies.read_group
         )
+        try:
+            for entity in entities:
+                await self._client.ask(
+                    commands.GROUP_ADD,
+                    partial(requests.ask_group_add, group=group, entity=entity),
+                    replies.read_nothing,
+                )
+        except EngineError:
+            await self._end_group(group)  # an engine has room for 64, of all its clients
+            raise
         self._own_group = True
-        for entity in entities:
-            await self._client.ask(
-                commands.GROUP_ADD, partial(requests.ask_group_add, group=group, entity=entity), replies.read_nothing
-            )
         return group
 
     async def _all(self, wanted: WatchSet, group: int) -> Watched:
@@ -147,16 +154,18 @@ class Watches:
         if group is None:
             return
         for fields in self._groups_of_fields:
-            await self._client.ask(
-                commands.UNWATCH, partial(requests.ask_unwatch, group=group, fields=fields), replies.read_nothing
-            )
+            await self._end(commands.UNWATCH, partial(requests.ask_unwatch, group=group, fields=fields))
             await self._end_fields(fields)
         if self._own_group:
-            await self._client.ask(
-                commands.GROUP_DESTROY, lambda n: requests.ask_group_end(n, group), replies.read_nothing
-            )
+            await self._end_group(group)
+
+    async def _end_group(self, group: int) -> None:
+        await self._end(commands.GROUP_DESTROY, partial(requests.ask_group_end, group=group))
 
     async def _end_fields(self, fields: int) -> None:
-        await self._client.ask(
-            commands.FIELDS_DESTROY, lambda n: requests.ask_fields_end(n, fields), replies.read_nothing
-        )
+        await self._end(commands.FIELDS_DESTROY, partial(requests.ask_fields_end, fields=fields))
+
+    async def _end(self, command: commands.Command, request: Callable[[int], bytes]) -> None:
+        """Give something back; what the engine has no more need not be."""
+        with contextlib.suppress(EngineError):
+            await self._client.ask(command, request, replies.read_nothing)

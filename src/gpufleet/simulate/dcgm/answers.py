@@ -102,7 +102,7 @@ class Answers:
             self._destroy(connection, number, out)
         elif number == 35:
             group, *entity = struct.unpack_from("<III", out, 24)
-            struct.pack_into("<i", out, 36, 0 if group in connection.groups else BAD_PARAMETER)
+            struct.pack_into("<i", out, 36, self.state.group_error if group in connection.groups else BAD_PARAMETER)
             connection.groups.get(group, []).append((entity[0], entity[1]))
         elif number in (29, 30):
             self._watch(connection, number, out)

@@ -72,6 +72,7 @@ class EngineState:
         gpus: by DCGM's GPU id.
         parts: (GPU_INSTANCE or COMPUTE_INSTANCE, its id) to field id to value.
         hierarchy_error: the code with which the list of MIG devices is refused, or 0.
+        group_error: the code with which it refuses to add an entity to a group, or 0.
         forms: command numbers of latest values that this version knows.
         unknown: field ids that this version does not know: they fail a whole group of fields.
         unknown_fail_all: whether they fail a whole question for live values too, or are told by their status.
@@ -86,6 +87,7 @@ class EngineState:
     gpus: dict[int, SimulatedGpu] = field(default_factory=dict)
     parts: dict[tuple[int, int], dict[int, Told]] = field(default_factory=dict)
     hierarchy_error: int = 0
+    group_error: int = 0
     forms: frozenset[int] = frozenset({22, 52, 63})
     unknown: frozenset[int] = frozenset()
     unknown_fail_all: bool = False
