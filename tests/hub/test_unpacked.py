@@ -1,3 +1,5 @@
+import pytest
+
 from gpufleet.codecs.batch import decode
 from gpufleet.hub.unpacked import Unpacked
 from tests.fakes.batches import body
@@ -10,8 +12,16 @@ def test_what_was_kept_is_taken_once() -> None:
     unpacked = Unpacked()
     unpacked.keep(7, BATCHES[0], 70, 1000)
     assert unpacked.take(8) is None
-    assert unpacked.take(7) == (BATCHES[0], 70)
+    batch, digest = unpacked.take(7) or (None, 0)
+    assert (batch, digest) == (BATCHES[0], 70)
     assert unpacked.take(7) is None
+
+
+def test_what_is_kept_has_its_numbers_in_arrays() -> None:
+    unpacked = Unpacked()
+    unpacked.keep(1, decode(body(1, NOW)), 1, 1000)
+    batch, _ = unpacked.take(1) or pytest.fail("it is not there")
+    assert "array" in {type(column).__name__ for block in batch.samples for column in block.columns}
 
 
 def test_the_first_to_come_goes_when_there_is_no_room() -> None:

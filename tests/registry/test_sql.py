@@ -142,6 +142,23 @@ def test_hearing_the_same_evidence_again_moves_last_seen(registry: SqlRegistry) 
     assert registry.machine(id_).last_seen - registry.machine(id_).first_seen == dt.timedelta(seconds=5)
 
 
+def test_when_a_machine_was_heard_of_survives_a_restart_though_it_said_nothing_new(dsn: str) -> None:
+    registry = opened(dsn)
+    for at in (NOW, NOW + NANOS, NOW + 2 * NANOS):
+        one = registry.match("local", "node-a", ONE, at)
+        other = registry.match("local", "node-b", OTHER, at)
+        registry.begin_flush(INTENT)
+    registry.match("local", "node-b", msgspec.structs.replace(OTHER, instance_id="i"), NOW + 3 * NANOS)
+    registry.begin_flush(INTENT)
+    registry.close()
+    registry = opened(dsn)
+    assert registry.machine(one.id).last_seen == to_datetime(NOW + 2 * NANOS)
+    assert registry.machine(other.id).last_seen == to_datetime(NOW + 3 * NANOS)
+    assert registry.machine(other.id).machine.instance_id == "i"
+    assert registry.machine(other.id).first_seen == to_datetime(NOW)
+    registry.close()
+
+
 def test_a_put_is_new_once_and_a_generation_when_it_changes(registry: SqlRegistry) -> None:
     first, is_new = registry.put_allocation("a", SPEC, AT)
     assert (first.generation, is_new, first.spec.valid_from) == (1, True, AT)
