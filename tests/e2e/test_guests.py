@@ -12,7 +12,7 @@ from tests.support.processes import Gpufleet
 from tests.support.sshd import USER, Guest
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 UID = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
 GUEST_UUID = uuid_of(0xABC, 0)[:12]
@@ -42,7 +42,7 @@ def start(way: Way) -> Gpufleet:
         *("--config", str(way.folder / "hub.toml")),
         *("--listen", f"127.0.0.1:{way.hub_port}", "--state", str(way.state)),
     )
-    hub.wait_for(f"{way.hub_url}/readyz")
+    hub.wait_for(f"{way.hub_url}/readyz", 100)
     return way.start_agent()
 
 
