@@ -49,6 +49,13 @@ def test_company_changes_nothing(group: list[WireBatch]) -> None:
         assert together.unknown_metrics == alone.unknown_metrics
 
 
+def test_in_company_columns_are_looked_at_in_their_own_order() -> None:
+    gaps = batch_of({"gpu_power_watts": [None, None], "gpu_utilization_ratio": [None, 0.5]})
+    bad = batch_of({"gpu_power_watts": [1.0, 1.0], "gpu_utilization_ratio": [7.0, 0.5]})
+    _, (doubts,) = screen([bad, gaps])
+    assert doubts == [Doubt(0, values=False), Doubt(1, values=True)]
+
+
 def test_of_fine_columns_nothing_is_doubted() -> None:
     fine = batch_of({"gpu_power_watts": [1.0, 2], "gpu_state": ["ok", "lost"]})
     assert screen([fine, fine]) == [[()], [()]]

@@ -74,6 +74,10 @@ def screen(batches: Iterable[WireBatch]) -> list[list[Doubts]]:
     return [[shape.doubts(block) for shape, block in blocks] for blocks in placed]
 
 
+def _column(doubt: Doubt) -> int:
+    return doubt.column
+
+
 class _Shape:
     """Blocks with the same metrics."""
 
@@ -109,11 +113,9 @@ class _Shape:
         """Return the columns of one block that need a closer look."""
         if not self._bad and not self._gaps:
             return NONE
-        gaps = [Doubt(column, False) for column in self._gaps if column not in self._bad]
-        return [
-            *(Doubt(column, True) for column in self._bad),
-            *(one for one in gaps if None in block.columns[one.column]),
-        ]
+        gaps = [column for column in self._gaps if column not in self._bad and None in block.columns[column]]
+        found = [*(Doubt(column, True) for column in self._bad), *(Doubt(column, False) for column in gaps)]
+        return sorted(found, key=_column)  # what is made of a batch does not depend on its company
 
 
 def _is_fine_packed(metric: Metric, columns: Sequence["array[Any]"]) -> bool:
