@@ -22,7 +22,7 @@ from tests.support.units import unit_value, unit_values
 
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000  # seccomp.h of libseccomp
 GREATER, EQUAL, MASKED = 6, 4, 7
-FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16}
+FAMILIES = {"AF_UNIX": 1, "AF_INET": 2, "AF_INET6": 10, "AF_NETLINK": 16, "AF_VSOCK": 40}
 LAST_FAMILY = 64
 PROT_WRITE, PROT_EXEC = 2, 4
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38

@@ -131,6 +131,7 @@ async def test_only_getters_are_called(fake: FakeNvml, start: Start) -> None:
     # what this process listens to: nothing of the device changes; a thread of its own, which leaves no breadcrumbs
     listening = {"nvmlEventSetCreate", "nvmlEventSetWait_v2", "nvmlEventSetFree", "nvmlDeviceRegisterEvents"}
     listening |= {"nvmlDeviceGetSupportedEventTypes"}
+    listening |= {f"nvmlSystemEventSet{what}" for what in ("Create", "Wait", "Free")} | {"nvmlSystemRegisterEvents"}
     assert {name for name in names if "Get" not in name} - own_memory - listening == {
         "nvmlInitWithFlags",
         "nvmlShutdown",
