@@ -19,7 +19,7 @@ from gpufleet.stores.clickhouse.schema import SCHEMA_VERSION
 from tests.fakes.batches import body
 from tests.support.authority import Authority
 from tests.support.command import gpufleet
-from tests.support.processes import Gpufleet, free_port, get_json
+from tests.support.processes import Gpufleet, free_port, get_text
 from tests.support.waiting import wait_until
 
 NEVER_FLUSHED = "[flush]\ninterval_seconds = 3600.0\n"
@@ -102,7 +102,7 @@ async def test_clocks_of_senders_as_a_hub_says_and_as_its_registry_remembers(tmp
         async with HubClient(site.url, name="test", timeout_seconds=20) as client:
             for name, off in (("right", 0), ("ahead", 40), ("behind", -600)):
                 await client.post(body(1, time.time_ns() + off * 10**9, sender=name, epoch=f"{off + 1000:032x}"))
-        wait_until(lambda: len(get_json(f"{site.url}/v1/senders")) == 3, what="the senders to be kept")
+        wait_until(lambda: "gpufleet_hub_flushed_batches_total 3" in get_text(f"{site.url}/metrics"), what="a flush")
         running = site.examine()["sender_clocks"]
         hub.stop()
     assert running["found"].startswith("2 of 3 senders are off: behind -600 s, ahead +40 s")

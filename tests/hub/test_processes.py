@@ -90,7 +90,7 @@ def test_every_acknowledged_row_is_there_once_however_often_the_hub_is_killed(tm
 
 
 def wait_for_senders(url: str) -> list[dict[str, Any]]:
-    wait_until(lambda: get_json(f"{url}/v1/senders"), what="the first flush")
+    wait_until(lambda: get_json(f"{url}/v1/machines")["items"], what="the first flush")
     found: list[dict[str, Any]] = get_json(f"{url}/v1/senders")
     return found
 

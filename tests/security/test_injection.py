@@ -40,7 +40,7 @@ def hub(daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
     assert hub.post(encode(msgspec.structs.replace(batch, reports=(report,)))).status == 200
 
     def stored() -> bool:
-        return EVIL in [one["sender"] for one in hub.ask("/v1/senders", hub.token).document]
+        return EVIL in [one["node"] for one in hub.ask("/v1/gpus", hub.token).document["items"]]
 
     wait_until(stored, what="the batch in the store")
     return hub

@@ -4,6 +4,7 @@ import contextlib
 import math
 import struct
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,6 +117,14 @@ def test_a_device_is_mapped_as_if_it_had_not_been_before(lane: str, data: st.Dat
     mig = data.draw(st.lists(answers, min_size=2, max_size=2))
     for given_answers, mode in zip((first, second, first), (*mig, mig[0]), strict=True):
         record = DeviceRecord(1, 0, 1, mig=mode, answers=tuple(given_answers))
+        assert repr(map_device(record, Lane(lane), memory)) == repr(map_device(record, Lane(lane)))
+
+
+@pytest.mark.parametrize("lane", ["fast", "slow", "static"])
+def test_a_list_that_grows_is_another_word(lane: str) -> None:
+    memory, entry = Memory(), [0, 1]
+    for value in ([], [entry], [entry] * 2, [entry] * 400, [entry], []):
+        record = DeviceRecord(1, 0, 1, answers=tuple(Answer(0, value) for _ in CALLS[lane]))
         assert repr(map_device(record, Lane(lane), memory)) == repr(map_device(record, Lane(lane)))
 
 

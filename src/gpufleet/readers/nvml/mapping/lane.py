@@ -151,4 +151,5 @@ def _said(row: Row, answer: Answer) -> Any:
     if not places or None in places:
         return answer
     value = answer.value
-    return answer.asked, [value[at] if at < len(value) else _MISSING for at in places if at is not None]
+    # Its length too: an empty list says something else than one without these entries.
+    return answer.asked, len(value), [value[at] if at < len(value) else _MISSING for at in places if at is not None]

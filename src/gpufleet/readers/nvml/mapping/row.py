@@ -119,7 +119,8 @@ def read_every(
             yield first, why_absent(metric, missing, label_of(answer.asked), modes)
         return
     entries = listed.value
-    found = [_entry(row, answer, entries, position) for position in row.positions or range(len(entries))]
+    positions = row.positions or range(min(len(entries), len(row.names)) if row.names else len(entries))
+    found = [_entry(row, answer, entries, position) for position in positions]  # what has no name is left alone
     untold = _NOT_SUPPORTED if isinstance(row.field, tuple) else _UNSUPPORTED
     none = all(code in untold for _, code, _ in found)
     for order, (used, code, raw) in enumerate(found):
