@@ -211,7 +211,7 @@ async def test_a_batch_that_is_refused_for_good_is_set_aside_and_blocks_nobody(
     async with FakeHub.running(answer) as hub, pushing(rig, outbox, hub.url, tmp_path):
 
         async def empty() -> bool:
-            return spool.depth.records == 0
+            return spool.depth.records == 0 and outbox.stats.acknowledged == 2
 
         await wait_until_async(empty)
         assert hub.seqs == [3, 1]

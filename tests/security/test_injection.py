@@ -35,7 +35,7 @@ def hub(daemon_of: Callable[[str, bool], Daemon]) -> Daemon:
         sender=EVIL,
         last_error=EVIL,
     )
-    sample = msgspec.structs.replace(batch.reports[0].samples[0], values={EVIL: 1.0})
+    sample = msgspec.structs.replace(batch.reports[0].samples[0], reader="other", values={EVIL: 1.0})
     report = msgspec.structs.replace(batch.reports[0], samples=(*batch.reports[0].samples, sample))
     assert hub.post(encode(msgspec.structs.replace(batch, reports=(report,)))).status == 200
 

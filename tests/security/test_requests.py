@@ -127,7 +127,7 @@ def test_the_bound_of_a_head_is_where_it_is_said_to_be(plain: Daemon, size: int)
 def test_requests_without_waiting_for_answers(daemon: Daemon) -> None:
     one = GET + b"\r\n"
     few = PIPELINED // 2
-    with under_attack(daemon, growth_mib=12):
+    with under_attack(daemon, growth_mib=20):
         answers = daemon.tell(one * few + GET + b"Connection: close\r\n\r\n")
         assert answers.count(b"HTTP/1.1 200") == few + 1
         for _ in range(20):
