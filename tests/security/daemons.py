@@ -106,8 +106,8 @@ class Daemon(msgspec.Struct, frozen=True):
 
     @property
     def fds(self) -> int:
-        """Open file descriptors."""
-        return len(list(Path(f"/proc/{self.process.process.pid}/fd").iterdir()))
+        """Open file descriptors, less the three under /proc that the embedded engine keeps per thread of its own."""
+        return sum(not name.startswith("/proc/") for name in _open_files(self.process.process.pid))
 
     @property
     def log(self) -> str:
@@ -120,6 +120,12 @@ def new_token(folder: Path, *arguments: str) -> str:
     done = gpufleet("token", "create", "--state", str(folder), *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def _open_files(pid: int) -> Iterator[str]:
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+            yield str(descriptor.readlink())
 
 
 def _status(pid: int, field: str) -> int:
