@@ -446,9 +446,16 @@ class Registry(Protocol):
         ...
 
     def finish_flush(
-        self, intent: FlushIntent, sequences: Mapping[SequenceKey, Held], senders: Sequence[SenderState]
+        self,
+        intent: FlushIntent,
+        sequences: Mapping[SequenceKey, Held],
+        senders: Sequence[SenderState],
+        *,
+        has_rest: bool = False,
     ) -> None:
-        """Forget the intent, and keep what is held (whole runs) and words of senders, all or nothing."""
+        """Forget the intent, unless some of it is still to be written, and keep what is held (whole runs) and words
+        of senders, all or nothing.
+        """
         ...
 
     def close(self) -> None:

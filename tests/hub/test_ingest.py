@@ -23,6 +23,7 @@ from gpufleet.model.errors import SpoolError, WireError
 from gpufleet.model.ledger import Held, SequenceKey
 from gpufleet.model.wire import WireBatch
 from tests.fakes.batches import EPOCH, body, gpu_sample, gpu_view
+from tests.support.waiting import wait_until
 
 NOW = 10**18
 KEY = SequenceKey("local", "node-a", EPOCH)
@@ -185,6 +186,17 @@ async def test_the_log_knows_the_age_of_its_oldest_record(wal: Wal, make: Callab
     assert wal.oldest_received_at == NOW
     wal.acknowledge([1])
     assert wal.oldest_received_at == NOW + 5
+
+
+async def test_a_record_that_is_written_before_its_sender_is_answered_leaves_nothing_in_memory(wal: Wal) -> None:
+    answer = asyncio.create_task(wal.append(NOW, b"body"))
+    for _ in range(2):  # to the sync's beginning
+        await asyncio.sleep(0)
+    # The loop is held here, as by other work, until the flusher is done with the record.
+    wait_until(lambda: wal.read(0, max_records=1, max_bytes=1), what="a durable record")
+    wal.acknowledge([1])
+    assert await answer == 1
+    assert wal._received == {}
 
 
 async def test_a_large_batch_is_taken_like_any_other(make: Callable[..., Ingest]) -> None:

@@ -200,7 +200,7 @@ def test_a_store_that_had_it_all_before_the_crash_gets_the_same_token_and_ids(hu
     """Killed between the store's answer and the registry's."""
 
     class DyingRegistry(SqlRegistry):
-        def finish_flush(self, *_: object) -> None:
+        def finish_flush(self, *_: object, has_rest: bool = False) -> None:
             raise RegistryError("killed here")
 
     dying = DyingRegistry(hub.registry._database)
@@ -304,6 +304,34 @@ def test_a_store_that_fails_again_and_again_after_it_wrote_gets_nothing_twice(hu
     assert sorted(hub.writer.flush(waiting(hub, 30))) == [1, 2, 3]
     assert sorted(hub.writer.flush(records(*range(4, 31)))) == list(range(4, 31))
     assert sorted(hub.store.seqs) == list(range(1, 31))
+
+
+@pytest.mark.parametrize("killed_at", range(4))
+def test_a_process_that_dies_between_two_of_a_group_leaves_nothing_twice(hub: Hub, killed_at: int) -> None:
+    """A store that wrote the group and could not say so, a writer that goes on to singles, and `kill -9` at each."""
+    hub.store.dies_at_the_end = True
+    for _ in range(STUCK_AFTER):
+        with pytest.raises(StoreError):
+            hub.writer.flush(waiting(hub, 3))
+    writes = iter(range(5))
+
+    def die(_: Accepted) -> None:
+        hub.store.dies_at_the_end = False
+        number = next(writes)
+        if number == 0:
+            raise StoreError("the group again")
+        if number > killed_at:
+            raise KeyboardInterrupt
+
+    hub.store.refuse = die
+    with contextlib.suppress(KeyboardInterrupt):
+        hub.writer.flush(waiting(hub, 3))
+    hub.start()
+    hub.store.refuse = lambda _: None
+    assert sorted({*hub.writer.flush(waiting(hub, 3)), *hub.writer.flush(waiting(hub, 3))}) == [1, 2, 3]
+    assert sorted(hub.store.seqs) == [1, 2, 3]
+    ids = {id_ for _, batches in hub.store.writes for one in batches for id_ in one.machine_ids}
+    assert ids == {hub.registry.machines()[0].id}
 
 
 def waiting(hub: Hub, newest: int) -> list[WalRecord]:

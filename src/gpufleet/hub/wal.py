@@ -114,7 +114,9 @@ class Wal:
         if waiting + len(body) > self._max_bytes:
             raise SpoolError(f"the log is full: {waiting} bytes wait, of {self._max_bytes} allowed")
         seq = await self._spool.put(_ENCODER.encode(_Payload(received_at, body)))
-        self._received[seq] = received_at
+        oldest = self._spool.depth.oldest_seq
+        if oldest is not None and oldest <= seq:  # else it was written and forgotten before this line was reached
+            self._received[seq] = received_at
         return seq
 
     def read(self, after: int, *, max_records: int, max_bytes: int) -> list[WalRecord]:

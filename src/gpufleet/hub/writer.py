@@ -39,13 +39,10 @@ ISOLATE_AFTER = 2
 """Failures in a row before records are written one by one, to find one that does not fit the store."""
 
 STUCK_AFTER = 10
-"""The same where the store may have written a part: that is an outage, unless it goes on for as long as this.
-
-"""
+"""The same where the store may have written a part: that is an outage, unless it goes on for as long as this."""
 
 GIVE_UP_AFTER = 3
 """Records in a row that fail alone before the store is taken to be down rather than the records bad."""
-
 
 MAX_CELLS = 2_000_000
 """Cells that one group may unpack to, unless its first record alone has more: bodies compress a thousandfold."""
@@ -205,12 +202,15 @@ class Writer:
         first, last = items[0].record.seq, items[-1].record.seq
         intent = FlushIntent(
             wal=self._wal,
-            token=f"{self._wal}-{self._run}-{first}-{last}",
+            token=self._token(first, last),
             records={item.record.seq: item.accepted.machine_ids for item in items},
         )
         self._registry.begin_flush(intent)
         self._intent = intent
         return intent
+
+    def _token(self, first: int, last: int) -> str:
+        return f"{self._wal}-{self._run}-{first}-{last}"
 
     def _repeat(self, items: Sequence[Item], intent: FlushIntent) -> list[int]:
         """Write what was begun; if that has failed for too long, go on to its records and their company one by one."""
@@ -245,16 +245,23 @@ class Writer:
         return [item.record.seq for item in items]
 
     def _write(self, items: Sequence[Item], intent: FlushIntent) -> None:
+        self._give(items, intent.token, intent, has_rest=False)
+
+    def _write_alone(self, item: Item, whole: FlushIntent) -> None:
+        self._give([item], self._token(item.record.seq, item.record.seq), whole, has_rest=True)
+
+    def _give(self, items: Sequence[Item], token: str, intent: FlushIntent, *, has_rest: bool) -> None:
         runs: dict[SequenceKey, Run] = {}
         words: dict[tuple[str, str], Heard] = {}
         ordered = [self._in_order(item, runs, words) for item in items]
         begun = items[0].record.seq <= self._tried
         self._tried = max(self._tried, items[-1].record.seq)
-        self._store.write(ordered, intent.token, begun=begun)
+        self._store.write(ordered, token, begun=begun)
         self._registry.finish_flush(
             intent,
             {key: run.held for key, run in runs.items()},
             [SenderState(cluster=who[0], sender=who[1], heard=word) for who, word in words.items()],
+            has_rest=has_rest,
         )
         for key, run in runs.items():
             self._flushed.replace(key, run)
@@ -281,19 +288,19 @@ class Writer:
     def _isolate(self, items: Sequence[Item]) -> list[int]:
         """Write one by one. A record is bad when it fails, another one succeeds, and it fails again.
 
-        A process that is killed between two of them has the rest of the group written as if for the first time: what
-        an earlier attempt did write of it is then there twice until the store collapses it.
+        What was begun stays the whole group until the last is done: whoever starts after a crash repeats the rest.
 
         Raises:
             the store's error, if nothing can be written: then it is the store and not the records.
         """
+        whole = self._remember(items)
         start = self._failures * GIVE_UP_AFTER % len(items)  # elsewhere each time: the first few may all be bad
         suspects: list[Item] = []
         finished: list[int] = []
         failure: Exception | None = None
         for item in (*items[start:], *items[:start]):
             try:
-                self._write([item], self._remember([item]))
+                self._write_alone(item, whole)
                 finished.append(item.record.seq)
             except RegistryError:
                 raise
@@ -307,12 +314,13 @@ class Writer:
             self._intent = None
             raise failure
         for item in suspects:
-            finished += self._second_chance(item)
+            finished += self._second_chance(item, whole)
+        self._registry.finish_flush(whole, {}, [])
         return finished
 
-    def _second_chance(self, item: Item) -> list[int]:
+    def _second_chance(self, item: Item, whole: FlushIntent) -> list[int]:
         try:
-            self._write([item], self._remember([item]))
+            self._write_alone(item, whole)
         except RegistryError:
             raise
         except Exception as error:  # noqa: BLE001 - it failed twice while others did not: it is put aside

@@ -165,11 +165,17 @@ class SqlRegistry:
         return None if found is None else msgspec.msgpack.decode(found, type=FlushIntent)
 
     def finish_flush(
-        self, intent: FlushIntent, sequences: Mapping[SequenceKey, Held], senders: Sequence[SenderState]
+        self,
+        intent: FlushIntent,
+        sequences: Mapping[SequenceKey, Held],
+        senders: Sequence[SenderState],
+        *,
+        has_rest: bool = False,
     ) -> None:
-        """Forget the intent; keep numbers and words of senders."""
+        """Forget the intent, unless it has a rest; keep numbers and words of senders."""
         with self._lock, self._database.writing() as connection:
-            connection.execute(tables.FLUSH_INTENTS.delete().where(tables.FLUSH_INTENTS.c.wal == intent.wal))
+            if not has_rest:
+                connection.execute(tables.FLUSH_INTENTS.delete().where(tables.FLUSH_INTENTS.c.wal == intent.wal))
             replace(
                 connection,
                 tables.SEQUENCES,
