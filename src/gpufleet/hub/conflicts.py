@@ -1,6 +1,7 @@
 """Epochs under which two machines were found to count, since this process started."""
 
 import logging
+from collections.abc import Mapping
 
 import msgspec
 
@@ -37,3 +38,7 @@ class Conflicts:
     def of(self, cluster: str, sender: str) -> EpochConflict | None:
         """Return the newest conflict of a sender."""
         return self._by_sender.get((cluster, sender))
+
+    def known(self) -> Mapping[tuple[str, str], EpochConflict]:
+        """Return the newest conflict of each sender that has one, by cluster and sender, as it is now."""
+        return dict(self._by_sender)

@@ -218,14 +218,14 @@ class Writer:
             return self._write_group([item for item in items if item.record.seq in intent.records], intent)
         except RegistryError:
             raise
-        except Exception:
+        except Exception:  # a store fails in any way: it is raised, unless it has for so long that others must tell
             if self._intent is None or not self.wants_company or len(items) == 1:
                 raise
         try:
             return self._isolate(items)
         except RegistryError:
             raise
-        except Exception:
+        except Exception:  # however it failed, what was begun stands again before it is raised
             self._registry.begin_flush(intent)
             self._intent = intent
             raise
@@ -239,7 +239,7 @@ class Writer:
             self._failures += 1
             self._intent = None  # take what came since along: whose fault it is shows beside others
             raise
-        except Exception:
+        except Exception:  # a store fails in any way: it is counted and raised
             self._failures += 1  # the same intent again: the store may have a part of it
             raise
         return [item.record.seq for item in items]

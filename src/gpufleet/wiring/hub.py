@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import functools
 import logging
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -116,10 +115,11 @@ async def running_hub(
     from gpufleet.web.hub.access import BATCHES, LOGS, METRICS, WRITE
     from gpufleet.web.hub.app import Endpoint, HubApp, build_api
     from gpufleet.web.hub.door import Door
+    from gpufleet.web.hub.imports import ImportEndpoint
     from gpufleet.web.hub.ingest import BatchEndpoint
-    from gpufleet.web.hub.otlp import OtlpEndpoint
+    from gpufleet.web.hub.otlp import Otlp
     from gpufleet.web.hub.recording import Recorder
-    from gpufleet.web.hub.write import WriteEndpoint
+    from gpufleet.web.hub.write import RemoteWrite
     from gpufleet.web.server import serve
     from gpufleet.web.tls import ServerTls
 
@@ -222,7 +222,8 @@ async def running_hub(
                 is_caught_up=parts.is_caught_up,
             )
             of_others = {
-                path: kind(
+                path: ImportEndpoint(
+                    form,
                     writes=writes,
                     served=lambda: clusters.served,
                     pressure=pressure,
@@ -230,11 +231,7 @@ async def running_hub(
                     listening=listening,
                     body_timeout_seconds=config.ingest.body_timeout_seconds,
                 )
-                for path, kind in (
-                    (WRITE, WriteEndpoint),
-                    (METRICS, OtlpEndpoint),
-                    (LOGS, functools.partial(OtlpEndpoint, logs=True)),
-                )
+                for path, form in ((WRITE, RemoteWrite()), (METRICS, Otlp()), (LOGS, Otlp(logs=True)))
             }
             endpoints: dict[str, Endpoint] = {BATCHES: endpoint, **of_others}
             app = HubApp(door=door, endpoints=endpoints, api=api, recorder=recorder)

@@ -46,8 +46,8 @@ def roll_up(
             suspect=tuple(_suspect(senders, machines)),
         ),
         heard_at=to_datetime(best[0].heard.received_at) if best else None,
-        senders=_counts([one for _, one in senders]),
-        machines=_counts(machines),
+        senders=in_order(Counter(one.state for _, one in senders)),
+        machines=in_order(Counter(one.state for one in machines)),
         complete_up_to=to_datetime(min(known)) if known else None,
         not_waited_for=len(upper) - len(known),
         missing_batches=sum(missing.get((life.cluster, life.sender), 0) for life, _ in senders),
@@ -57,8 +57,8 @@ def roll_up(
     )
 
 
-def _counts(found: Sequence[Liveness]) -> dict[State, int]:
-    counted = Counter(one.state for one in found)
+def in_order(counted: Counter[State]) -> dict[State, int]:
+    """Return the states that anybody is in, the best first, with how many are."""
     return {state: counted[state] for state in State if counted[state]}
 
 

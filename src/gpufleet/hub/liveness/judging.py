@@ -41,7 +41,7 @@ class Instant:
             state=state,
             silent_seconds=life.silent_seconds,
             unverified=life.unverified,
-            partial=tuple(_backlog(life, self.now)),
+            partial=tuple(_backlog(life)),
             suspect=tuple(suspect),
         )
 
@@ -94,7 +94,7 @@ def _limits(life: SenderLife) -> Limits:
     return limits_of(life.heard.heartbeat.interval_seconds if life.heard.heartbeat else None)
 
 
-def _backlog(life: SenderLife, now: int) -> list[str]:
+def _backlog(life: SenderLife) -> list[str]:
     heartbeat = life.heard.heartbeat
     if heartbeat is None or not heartbeat.oldest_unsent:
         return []

@@ -34,4 +34,4 @@ class Health(Controller):
     @get("/metrics", summary="The hub's own metrics", media_type=CONTENT_TYPE, responses=errors())
     async def metrics(self, status: NamedDependency[HubStatus], overview: NamedDependency[Overview]) -> bytes:
         """Return the Prometheus page."""
-        return render(status, await overview.sender_states(), overview.hearing())
+        return render(status, await overview.sender_states(), await overview.hearing())
