@@ -58,12 +58,14 @@ def test_opentelemetry_s_sdk(way: Way) -> None:
     way.stop()
 
 
-def test_an_agent_s_own_push_says_what_its_batches_would(way: Way) -> None:
+@pytest.mark.parametrize("dialects", ['["otel"]', '["l9gpu"]', '["otel", "l9gpu"]'])
+def test_an_agent_s_own_push_says_what_its_batches_would(way: Way, dialects: str) -> None:
     way.start_hub()
     with (way.folder / "agent.toml").open("a") as file:
         (way.folder / "kmsg").write_text("6,0,0,-;Linux version 6\n")
         file.write(f'[readers.kmsg]\npath = "{way.folder}/kmsg"\n')
         file.write(f'[push.otlp]\nendpoint = "{way.hub_url}"\ninterval_seconds = 1.0\n')
+        file.write(f"dialects = {dialects}\n")
     config = str(way.folder / "agent.toml")
     arguments = ["agent", "--config", config, "--listen", f"127.0.0.1:{way.agent_port}", "--state", str(way.state)]
     with Gpufleet(arguments, way.folder / "agent.log", way.driver.environment) as agent:

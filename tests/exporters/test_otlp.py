@@ -22,7 +22,7 @@ from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue
 from gpufleet.model.snapshot import Guest, Host, Snapshot
-from gpufleet.model.time import NANOS
+from gpufleet.model.time import NANOS, to_ns
 from tests.support.passes import World, gpu
 from tests.support.snapshots import example_snapshot
 
@@ -114,6 +114,53 @@ def test_a_snapshot_of_everything(world: World) -> None:
     assert ("hw.gpu.utilization", 0.0) in points  # a measured zero
     (received,) = [metric for metric in found.metrics if "system.network" in metric.name]
     assert received.points[0].value == 2**63 - 1
+
+
+def test_under_the_names_of_l9gpu(world: World) -> None:
+    source = OtlpMetrics("east", {"k8s.cluster.name": "prod"}, world.clock.now_ns, ("l9gpu",))
+    snapshot = example_snapshot()
+    at_once(source.offer(snapshot, STATS))
+    at_once(source.offer(snapshot, STATS))
+    draft = source.take()
+    assert draft is not None
+    (found,) = decode_metrics(unpack(draft.encode(), "gzip")).resources
+    assert found.attributes["gpu.vendor"] == "nvidia"
+    assert found.attributes["k8s.cluster.name"] == "prod"  # as the configuration says it
+    (device,) = [one for one in snapshot.devices if one.uuid == gpu(0).uuid]
+    told = {metric.name: [point.value for point in metric.points] for metric in found.metrics}
+    assert told == {
+        "gpu.utilization": [0.0],
+        "gpu.memory.used": [2**30],
+        "gpu.memory.total": [2**37],
+        "gpu.memory.used.percent": [100 / 128],
+        "gpu.power.draw": [312.5],
+        "gpu.energy.consumption": [1_234_567_250],
+    }
+    assert {metric.kind for metric in found.metrics} == {Kind.GAUGE}
+    (power,) = [metric.points[0] for metric in found.metrics if metric.name == "gpu.power.draw"]
+    assert power.attributes == {
+        "gpu.uuid": gpu(0).uuid,
+        "gpu.index": "0",
+        "gpu.model": "NVIDIA H200",
+        "host.name": found.attributes["host.name"],
+        "k8s.cluster.name": "prod",
+        "gpufleet.kind": "gpu",
+        "gpufleet.side": "host",
+        "gpufleet.pci_address": gpu(0).pci_address,
+    }
+    measured = device.readings["gpu_power_watts"].measured_at
+    assert measured is not None
+    assert power.at == to_ns(measured)
+
+
+def test_two_dialects_tell_each_reading_twice(world: World) -> None:
+    source = OtlpMetrics("east", {}, world.clock.now_ns, ("otel", "l9gpu", "otel"))
+    for joules in (100.0, 200.0):
+        measure(world, joules)
+        at_once(source.offer(shown(world), STATS))
+    metrics = taken(source)
+    assert [point.value for point in metrics["hw.energy"].points] == [100.0, 200.0]
+    assert [point.value for point in metrics["gpu.energy.consumption"].points] == [100_000, 200_000]
 
 
 def test_a_virtual_machine_is_a_resource_of_its_own(world: World) -> None:

@@ -8,6 +8,9 @@ import msgspec
 DialectName = Literal["native", "dcgm", "all-smi", "nvidia-gpu-exporter", "kubevirt", "gpufleet", "dcgm-exporter"]
 Dialects = Annotated[tuple[DialectName, ...], msgspec.Meta(min_length=1, max_length=7)]
 
+OtlpDialects = Annotated[tuple[Literal["otel", "l9gpu"], ...], msgspec.Meta(min_length=1, max_length=2)]
+"""Names that only OTLP can carry."""
+
 _FULL_NAMES = {"native": "gpufleet", "dcgm": "dcgm-exporter"}
 
 

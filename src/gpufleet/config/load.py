@@ -177,6 +177,8 @@ class _Builder:
             self.problems.append(ConfigError(source, key, f"is not UTF-8; got {value!r}"))
         except msgspec.ValidationError as error:
             reason = str(error).removesuffix(" - at `$`")
+            choices = _choices(msgspec.inspect.type_info(field.type)) if reason.startswith("Invalid enum value") else []
+            reason += f": use {', '.join(choices)}" if choices else ""
             self.problems.append(ConfigError(source, key, f"{reason}; got {value!r}"))
         self.origins[key] = source
 
@@ -225,6 +227,23 @@ def leaves(struct_type: type[msgspec.Struct], prefix: str = "") -> list[tuple[st
 
 def _is_table(field_type: Any) -> bool:
     return isinstance(field_type, type) and issubclass(field_type, msgspec.Struct)
+
+
+def _choices(shape: msgspec.inspect.Type) -> list[str]:
+    """Return the words that may stand there, of a type that has only some."""
+    match shape:
+        case msgspec.inspect.LiteralType(values=values):
+            return [str(value) for value in values]
+        case msgspec.inspect.EnumType(cls=cls):
+            return [str(member.value) for member in cls]
+        case msgspec.inspect.Metadata(type=inner):
+            return _choices(inner)
+        case msgspec.inspect.VarTupleType(item_type=inner) | msgspec.inspect.ListType(item_type=inner):
+            return _choices(inner)
+        case msgspec.inspect.UnionType(types=types):
+            return [word for one in types for word in _choices(one)]
+        case _:
+            return []
 
 
 def _is_list(field_type: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gpufleet.config.dialects import Dialects
+from gpufleet.config.dialects import Dialects, OtlpDialects
 from gpufleet.config.hub_url import check_push_url
 from gpufleet.config.load import ImpossibleValueError
 
@@ -53,6 +53,8 @@ class OtlpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     Attributes:
         endpoint: root of the receiver, such as `http://127.0.0.1:4318`; `/v1/metrics` and `/v1/logs` are added. None
             means that nothing is pushed.
+        dialects: under whose names: `otel` (OpenTelemetry's `hw.*` and `system.*`, and ours for what has none) and
+            `l9gpu` (`gpu.*`, for dashboards that were written for it); all of them, where there are several.
         events: whether events are sent too, as log records.
         interval_seconds: how often what is new is sent.
         attributes: added to the resource, each `name=value`.
@@ -70,6 +72,7 @@ class OtlpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
 
     endpoint: str | None = None
+    dialects: OtlpDialects = ("otel",)
     events: bool = True
     interval_seconds: PushSeconds = 10.0
     attributes: Pairs = ()

@@ -1,91 +1,161 @@
-"""last9's l9gpu (`gpu.*` over OTLP): read only, and little of it.
+"""last9's l9gpu (`gpu.*` over OTLP): all that ours measures is written, and little of theirs is read.
 
-Names, units and attributes were read in its source as of 2026-04. Everything that it sends is the greatest value of a
-minute, whatever it is: of a counter or a size that is the newest, of everything else it is nothing that was measured
-at an instant. Its power is in milliwatts under the unit W. It is no convention: ours are sent as `hw.*`.
+Names, units and attributes were read in its source as of 2026-04 (`metric_names.py` at 8179ee6), and what its
+dashboards and alerts ask for. Everything that it sends is a gauge, counters too, and the greatest value of a minute,
+whatever it is: of a counter or a size that is the newest, of everything else it is nothing that was measured at an
+instant. Its power is in milliwatts under the unit W; ours is in watts, as its documentation, its monitors of other
+makers' devices and its dashboards have it. It has no word for MIG devices and vGPU instances.
 """
 
-from gpufleet.dialects.otel_row import Instrument, OtelRow
+import msgspec
 
-UUID = "gpu.uuid"
-"""The attribute that names a GPU."""
+from gpufleet.dialects.otel_row import OtelRow
 
+UUID, INDEX, MODEL = "gpu.uuid", "gpu.index", "gpu.model"
+"""Attributes of a GPU."""
 
-def _ecc(metric: str, kind: str) -> OtelRow:
-    return OtelRow(
-        metric=metric,
-        name="gpu.ecc.errors",
-        unit="{error}",
-        instrument=Instrument.COUNTER,
-        fixed=(("gpu.ecc.error_type", kind), ("gpu.ecc.count_type", "volatile")),
-    )
+HOST, CLUSTER, VENDOR = "host.name", "k8s.cluster.name", "gpu.vendor"
+"""Attributes of the resource; its points repeat the first two."""
 
-
-L9GPU: tuple[OtelRow, ...] = (
-    OtelRow(metric="gpu_memory_total_bytes", name="gpu.memory.total", unit="By"),
-    OtelRow(metric="gpu_energy_joules_total", name="gpu.energy.consumption", unit="mJ", over=1000),
-    OtelRow(metric="gpu_pcie_replays_total", name="gpu.pcie.replay.count", unit="{event}"),
-    _ecc("gpu_ecc_corrected_errors_total", "correctable"),
-    _ecc("gpu_ecc_uncorrected_errors_total", "uncorrectable"),
-)
+MHZ = 1_000_000
 
 _GREATEST = "the greatest of a minute, not what was measured at an instant"
 _QUOTIENT = "a quotient of other series"
+_OVER_GPUS = "over the GPUs that were busy: it leaves out those at zero"
 _MONEY = "a price, not a measurement"
 _OTHER_MAKER = "of other makers' devices"
 _GUESS = "a judgement by rates of its own"
+_MILLIWATTS = "milliwatts under the unit W, or watts: it does not tell which"
+_BITS = "its bits are named wrongly"
+_ONE_LINK = "a counter of the first link, sent as a rate of all"
+_PAGES = "retired pages under another name, and 0 where there are none to ask of"
 
-OURS = {
-    "gpu.utilization": "gpu_utilization_ratio",
-    "gpu.memory.utilization": "gpu_memory_activity_ratio",
-    "gpu.memory.used": "gpu_memory_used_bytes",
-    "gpu.memory.free": "gpu_memory_free_bytes",
-    "gpu.temperature": "gpu_temperature_celsius",
-    "gpu.power.state": "gpu_performance_state",
-    "gpu.fan.speed": "gpu_fan_speed_ratio",
-    "gpu.clock.frequency": "gpu_graphics_clock_hertz",
-    "gpu.encode.utilization": "gpu_encoder_utilization_ratio",
-    "gpu.decode.utilization": "gpu_decoder_utilization_ratio",
-    "gpu.pcie.throughput": "gpu_pcie_transmit_bytes_per_second",
-    "gpu.throttle.reason": "gpu_clock_event_active",
-    "gpu.sm.active": "gpu_sm_activity_ratio",
-    "gpu.sm.occupancy": "gpu_sm_occupancy_ratio",
-    "gpu.dram.active": "gpu_dram_activity_ratio",
-    "gpu.gr_engine.active": "gpu_graphics_activity_ratio",
-    "gpu.pipe.tensor.active": "gpu_tensor_activity_ratio",
-    "gpu.pipe.fp64.active": "gpu_fp64_activity_ratio",
-    "gpu.pipe.fp32.active": "gpu_fp32_activity_ratio",
-    "gpu.pipe.fp16.active": "gpu_fp16_activity_ratio",
-    "gpu.power.draw": "gpu_power_watts",
-    "gpu.row_remap.count": "gpu_retired_pages",
-    "gpu.row_remap.available": "gpu_row_remap_banks",
-    "gpu.xid.errors": "gpu_xid_errors_total",
-    "gpu.xid.last_error_code": "gpu_last_xid",
-    "gpu.interconnect.throughput": "gpu_nvlink_transmit_bytes_total",
-    "gpu.ecc.dbe_total": "gpu_ecc_uncorrected_errors_total",
-    "gpu.pcie.link.gen.current": "gpu_pcie_link_generation",
-    "gpu.pcie.link.width.current": "gpu_pcie_link_width",
-    "host.memory.utilization": "host_memory_available_bytes",
-}
-"""Theirs that are not believed, and what of ours is measured."""
+
+def _row(
+    metric: str,
+    name: str,
+    unit: str = "1",
+    *fixed: tuple[str, str],
+    labels: tuple[str, ...] = (),
+    times: int = 1,
+    over: int = 1,
+    unread: str = _GREATEST,
+) -> OtelRow:
+    return OtelRow(
+        metric=metric, name=name, unit=unit, fixed=fixed, labels=labels, times=times, over=over, unread=unread
+    )
+
+
+def _task(task: str) -> tuple[str, str]:
+    return "gpu.task.type", task
+
+
+def _link(kind: str, direction: str) -> tuple[tuple[str, str], tuple[str, str]]:
+    return ("gpu.interconnect.type", kind), ("gpu.interconnect.direction", direction)
+
+
+def _throttle(reason: str, cause: str) -> OtelRow:
+    fixed = ("gpu.throttle.cause", cause)
+    return _row("gpu_clock_event_active", "gpu.throttle.reason", "{bool}", fixed, labels=(reason,), unread=_BITS)
+
+
+def _ecc(kind: str) -> tuple[str, str]:
+    return "gpu.ecc.error_type", kind
+
+
+_VOLATILE = ("gpu.ecc.count_type", "volatile")
+
+L9GPU: tuple[OtelRow, ...] = (
+    _row("gpu_utilization_ratio", "gpu.utilization", "1", _task("compute")),
+    _row("gpu_memory_activity_ratio", "gpu.memory.utilization", "1", _task("memory_controller")),
+    _row("gpu_memory_used_bytes", "gpu.memory.used", "By"),
+    _row("gpu_memory_total_bytes", "gpu.memory.total", "By", unread=""),
+    _row("gpu_memory_free_bytes", "gpu.memory.free", "By"),
+    _row("gpu_temperature_celsius", "gpu.temperature", "Cel", ("gpu.temperature.sensor", "edge")),
+    _row("gpu_memory_temperature_celsius", "gpu.temperature", "Cel", ("gpu.temperature.sensor", "memory")),
+    _row("gpu_power_watts", "gpu.power.draw", "W", unread=_MILLIWATTS),
+    _row("gpu_performance_state", "gpu.power.state", "{state}"),
+    _row("gpu_graphics_clock_hertz", "gpu.clock.frequency", "MHz", ("gpu.clock.type", "graphics"), times=MHZ),
+    _row("gpu_memory_clock_hertz", "gpu.clock.frequency", "MHz", ("gpu.clock.type", "memory"), times=MHZ),
+    _row("gpu_encoder_utilization_ratio", "gpu.encode.utilization", "1", _task("encoder")),
+    _row("gpu_decoder_utilization_ratio", "gpu.decode.utilization", "1", _task("decoder")),
+    _row("gpu_pcie_receive_bytes_per_second", "gpu.pcie.throughput", "By/s", *_link("pcie", "receive")),
+    _row("gpu_pcie_transmit_bytes_per_second", "gpu.pcie.throughput", "By/s", *_link("pcie", "transmit")),
+    _row("gpu_pcie_replays_total", "gpu.pcie.replay.count", "{event}", unread=""),
+    _row(
+        *("gpu_nvlink_receive_bytes_per_second", "gpu.interconnect.throughput", "By/s"),
+        *_link("nvlink", "receive"),
+        unread=_ONE_LINK,
+    ),
+    _row(
+        *("gpu_nvlink_transmit_bytes_per_second", "gpu.interconnect.throughput", "By/s"),
+        *_link("nvlink", "transmit"),
+        unread=_ONE_LINK,
+    ),
+    _row("gpu_remapped_rows_correctable", "gpu.row_remap.count", "{row}", _ecc("correctable"), unread=_PAGES),
+    _row("gpu_remapped_rows_uncorrectable", "gpu.row_remap.count", "{row}", _ecc("uncorrectable"), unread=_PAGES),
+    _row("gpu_ecc_corrected_errors_total", "gpu.ecc.errors", "{error}", _ecc("correctable"), _VOLATILE, unread=""),
+    _row("gpu_ecc_uncorrected_errors_total", "gpu.ecc.errors", "{error}", _ecc("uncorrectable"), _VOLATILE, unread=""),
+    _row("gpu_ecc_uncorrected_errors_total", "gpu.ecc.dbe_total", "{error}"),
+    _throttle("power_cap", "power_software"),
+    _throttle("hw_thermal", "temp_hardware"),
+    _throttle("sw_thermal", "temp_software"),
+    _throttle("sync_boost", "syncboost"),
+    _row("gpu_last_xid", "gpu.xid.last_error_code", "{code}", unread="never set: it asks for what does not exist"),
+    _row("gpu_energy_joules_total", "gpu.energy.consumption", "mJ", over=1000, unread=""),
+    _row("gpu_sm_activity_ratio", "gpu.sm.active"),
+    _row("gpu_sm_occupancy_ratio", "gpu.sm.occupancy"),
+    _row("gpu_dram_activity_ratio", "gpu.dram.active"),
+    _row("gpu_graphics_activity_ratio", "gpu.gr_engine.active"),
+    _row("gpu_tensor_activity_ratio", "gpu.pipe.tensor.active"),
+    _row("gpu_fp64_activity_ratio", "gpu.pipe.fp64.active"),
+    _row("gpu_fp32_activity_ratio", "gpu.pipe.fp32.active"),
+    _row("gpu_fp16_activity_ratio", "gpu.pipe.fp16.active"),
+    _row("gpu_pcie_link_generation", "gpu.pcie.link.gen.current", "{gen}"),
+    _row("gpu_pcie_link_width", "gpu.pcie.link.width.current", "{lanes}"),
+)
+"""What of ours has a name there. The raw mask of reasons, which theirs sends as `gpu.throttle.reason` without a cause,
+is not written: their dashboards add it to the causes."""
+
+
+class Quotient(msgspec.Struct, frozen=True):
+    """One of their numbers that is one of ours divided by another, times `times`; it is of the first's instant."""
+
+    name: str
+    unit: str
+    metric: str
+    by: str
+    times: int = 1
+
+
+QUOTIENTS = (
+    Quotient("gpu.memory.used.percent", "{percent}", "gpu_memory_used_bytes", "gpu_memory_total_bytes", times=100),
+    Quotient("gpu.power.utilization", "1", "gpu_power_watts", "gpu_power_limit_watts"),
+)
+
+
+class Sum(msgspec.Struct, frozen=True):
+    """One of their numbers that is all of ours together, whatever their dimensions."""
+
+    name: str
+    unit: str
+    metric: str
+
+
+SUM = Sum("gpu.xid.errors", "{error}", "gpu_xid_errors_total")
 
 L9GPU_UNREAD: dict[str, str] = {
-    **dict.fromkeys(OURS, _GREATEST),
-    "gpu.power.draw": "milliwatts under the unit W, or watts: it does not tell which",
-    "gpu.row_remap.count": "retired pages under another name, and 0 where there are none to ask of",
-    "gpu.row_remap.available": "read from a field that does not exist",
-    "gpu.xid.errors": "an NVLink error counter under another name",
-    "gpu.xid.last_error_code": "never set: it asks for a constant that does not exist",
-    "gpu.interconnect.throughput": "a counter of the first link, sent as a rate of all",
-    "gpu.throttle.reason": "its bits are named wrongly",
     "gpu.memory.used.percent": _QUOTIENT,
+    "gpu.power.utilization": _QUOTIENT,
+    "gpu.xid.errors": "an NVLink error counter under another name",
+    "gpu.fan.speed": "of all fans together, or the first; ours is by fan (`gpufleet_gpu_fan_speed_ratio`)",
+    "gpu.row_remap.available": "a field that does not exist; ours is by bank (`gpufleet_gpu_row_remap_banks`)",
     "gpu.memory.unified.used": "the machine's memory, where the GPU has none of its own",
     "gpu.memory.unified.total": "the machine's memory, where the GPU has none of its own",
-    "gpu.power.utilization": _QUOTIENT,
-    "gpu.utilization.max": _QUOTIENT,
-    "gpu.utilization.min": _QUOTIENT,
-    "gpu.utilization.avg": _QUOTIENT,
-    "host.memory.utilization": _QUOTIENT,
+    "gpu.utilization.max": _OVER_GPUS,
+    "gpu.utilization.min": _OVER_GPUS,
+    "gpu.utilization.avg": _OVER_GPUS,
+    "host.memory.utilization": "a quotient of other series (`gpufleet_host_memory_available_bytes`)",
     "gpu.row_remap.pending": _OTHER_MAKER,
     "gpu.xid.error_rate": _GUESS,
     "gpu.ecc.sbe_rate": _GUESS,

@@ -1,8 +1,9 @@
 """The catalogue under OpenTelemetry's names, both directions; bytes are `codecs/otlp`'s.
 
-`otel_hw` and `otel_system` are the tables of OpenTelemetry's own conventions; `l9gpu` is read beside them. A metric
-that they have no name for is `gpufleet.` and its name in the catalogue, with its dimensions as attributes: a collector
-that turns OTLP into Prometheus series makes the same name of it that our own page has.
+`otel_hw` and `otel_system` are the tables of OpenTelemetry's own conventions; `l9gpu` is read beside them, and written
+by `l9gpu_points`. A metric that the conventions have no name for is `gpufleet.` and its name in the catalogue, with its
+dimensions as attributes: a collector that turns OTLP into Prometheus series makes the same name of it that our own page
+has.
 
 To send a sample: `device_attributes(view, texts)` once a device (none for the machine itself), and those of each of
 `points(sample)` beside them. A point's time is `sample.measured_at`. What is absent makes no point; texts make none.
@@ -16,9 +17,9 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from gpufleet.dialects.dialect import address_of
+from gpufleet.dialects.dialect import address_of, small_number
 from gpufleet.dialects.gathering import bounded
-from gpufleet.dialects.l9gpu import L9GPU, L9GPU_PREFIXES, L9GPU_UNREAD, UUID
+from gpufleet.dialects.l9gpu import INDEX, L9GPU, L9GPU_PREFIXES, L9GPU_UNREAD, UUID
 from gpufleet.dialects.otel_hw import HW, ID, PARENT, TEXTS, TYPE, TYPE_GPU, UNREAD, VENDOR
 from gpufleet.dialects.otel_row import OWN, OWN_ROWS, Instrument, OtelRow
 from gpufleet.dialects.otel_system import SYSTEM
@@ -31,6 +32,9 @@ KIND, SIDE, PCI, STATE = OWN + "kind", OWN + "side", OWN + "pci_address", OWN + 
 
 MINE = ("hw.gpu.", "gpu.", OWN)
 """Prefixes of names of GPUs: OpenTelemetry's, l9gpu's and our own."""
+
+ABOUT = (ID, PARENT, KIND, SIDE, PCI, UUID, INDEX)
+"""Attributes of which `view_of` makes a device."""
 
 MAX_ID = 256
 """Characters of an identity that is taken in."""
@@ -123,7 +127,7 @@ def device_attributes(view: View, texts: Mapping[str, str]) -> dict[str, str]:
 def told(name: str, unit: str, attributes: Mapping[str, str], value: float) -> Told | None:
     """Return what a point says, or None where it says nothing of the catalogue's, as a state that it is not in does."""
     row = _row_of(name, attributes)
-    if row is None:
+    if row is None or (row.unread and KIND not in attributes):  # what has it, is an agent's of ours
         return None
     metric = CATALOGUE[row.metric]
     theirs = {word: ours for ours, word in row.words}
@@ -153,7 +157,8 @@ def why_unread(name: str, attributes: Mapping[str, str]) -> str | None:
     if name in BY_NAME and attributes.get(TYPE, TYPE_GPU) != TYPE_GPU:
         return "of a component that is no GPU"
     if name in BY_NAME:
-        return "its attributes say nothing that is known here"
+        unread = next((row.unread for row in BY_NAME[name] if row.unread), "")
+        return unread or "its attributes say nothing that is known here"
     if name.startswith(L9GPU_PREFIXES):
         return "of an application, not of a device"
     return UNREAD.get(name) or L9GPU_UNREAD.get(name)
@@ -171,7 +176,7 @@ def is_state(name: str) -> bool:
 
 def view_of(attributes: Mapping[str, str]) -> View | None:
     """Return the device that a point is of, or None where nothing names one: then it is the machine's."""
-    known = attributes.get(ID) or attributes.get(UUID, "")
+    known = attributes.get(ID) or attributes.get(UUID) or attributes.get(PCI, "")
     if not known or len(known) > MAX_ID:
         return None
     kind = attributes.get(KIND, "")
@@ -187,6 +192,7 @@ def view_of(attributes: Mapping[str, str]) -> View | None:
         pci_address=address or address_of(attributes.get(PCI, "")),
         instance=instance,
         parent=_parent(parent) if parent and len(parent) <= MAX_ID and kind != ViewKind.GPU else None,
+        index=small_number(attributes.get(INDEX, "")),
     )
 
 

@@ -4,12 +4,15 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from gpufleet.dialects.gathering import Gathering
-from gpufleet.dialects.otel import is_state, told, view_of, why_unread
+from gpufleet.dialects.l9gpu import MODEL
+from gpufleet.dialects.otel import ABOUT, is_state, told, view_of, why_unread
 from gpufleet.dialects.otel_hw import TEXTS
 from gpufleet.dialects.reading import ENDED, Read
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.text import clean
 from gpufleet.model.view import View
+
+_TEXTS = (*TEXTS, (MODEL, "gpu_name"))
 
 MAX_TEXT = 256
 """Characters of a text that is taken in."""
@@ -45,7 +48,7 @@ def read_points(machine: str, incoming: Iterable[Incoming], *, reader: str) -> R
     """
     found = Read({}, {}, {})
     gathering = Gathering()
-    views: dict[tuple[tuple[str, str], ...], View | None] = {}
+    views: dict[tuple[str | None, ...], View | None] = {}
     for point in incoming:
         said = told(point.name, point.unit, point.attributes, 0 if point.value is None else point.value)
         if said is None:
@@ -55,7 +58,7 @@ def read_points(machine: str, incoming: Iterable[Incoming], *, reader: str) -> R
             elif not is_state(point.name):
                 found.unread[point.name] = why
             continue
-        key = tuple((name, text) for name, text in point.attributes.items() if name.startswith(("hw.", "gpufleet.")))
+        key = tuple(point.attributes.get(name) for name in ABOUT)
         if key not in views:
             views[key] = view_of(point.attributes)
         view = views[key]
@@ -67,7 +70,7 @@ def read_points(machine: str, incoming: Iterable[Incoming], *, reader: str) -> R
             continue
         gathering.tell(view, said.metric, ENDED if point.value is None else said.value, point.at, said.labels)
         if view is not None:
-            for attribute, metric in TEXTS:
+            for attribute, metric in _TEXTS:
                 text = clean(point.attributes.get(attribute, "")[:MAX_TEXT])
                 if text:
                     gathering.text(view if metric.startswith("gpu_") else None, metric, text, point.at)

@@ -34,6 +34,7 @@ class OtelRow(msgspec.Struct, frozen=True, kw_only=True):
         unsaid: states of which this row says nothing: no point is made.
         times, over: theirs `* times / over` is ours; the conventions' units are the catalogue's own.
         plain: whether a point without the fixed attributes, where a sender leaves them out, is this row.
+        unread: why theirs is not believed, or empty. Ours is written under this name all the same.
     """
 
     metric: str
@@ -49,6 +50,7 @@ class OtelRow(msgspec.Struct, frozen=True, kw_only=True):
     times: int = 1
     over: int = 1
     plain: bool = False
+    unread: str = ""
 
 
 UNITS = {

@@ -1,4 +1,4 @@
-"""What an agent knows, as requests of OTLP: each measurement once, at its own time. Names are those of `dialects/otel`.
+"""What an agent knows, as requests of OTLP: each measurement once, at its own time, under the names of some dialects.
 
 A reading without a value has no point: nothing is told again with a newer time. Counters are cumulative sums that
 begin with the driver's load (or the device's reset), the host's with its boot; where a counter outlives those its
@@ -17,6 +17,7 @@ from gpufleet.codecs.otlp.records import Attributes, Kind, OtlpMetric, Point, Re
 from gpufleet.dialects import otel
 from gpufleet.dialects.otel_row import OWN, Instrument
 from gpufleet.exporters.fresh import Fresh
+from gpufleet.exporters.otlp_names import NAMES, Names
 from gpufleet.exporters.otlp_resource import SCOPE, guest_resource, packed, resource, texts
 from gpufleet.exporters.starts import Starts
 from gpufleet.model.catalogue import CATALOGUE
@@ -24,7 +25,6 @@ from gpufleet.model.event import Event
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.snapshot import Device, Host, Snapshot
 from gpufleet.model.time import to_ns
-from gpufleet.model.view import View
 
 PROVENANCE, OWN_PROBE = OWN + "provenance", Provenance.HOST_LOCAL_PROBE
 """Attribute of points that somebody else measured, or a guest; those of this host's own readers are without."""
@@ -56,10 +56,27 @@ class _Waiting(msgspec.Struct, frozen=True):
 class OtlpMetrics:
     """Gathers measurements for requests of metrics: one resource for the node, and one for each guest."""
 
-    def __init__(self, cluster: str, attributes: Mapping[str, str], now_ns: Callable[[], int]) -> None:
-        """Take the cluster's id, attributes of the resource beside those that are known, and the clock."""
+    def __init__(
+        self,
+        cluster: str,
+        attributes: Mapping[str, str],
+        now_ns: Callable[[], int],
+        dialects: Iterable[str] = ("otel",),
+    ) -> None:
+        """Take whose measurements they are, and how they are told.
+
+        Args:
+            cluster: its id.
+            attributes: of the resource, beside those that are known.
+            now_ns: the clock.
+            dialects: under whose names, any of `NAMES`.
+        """
         self._cluster = cluster
-        self._more = attributes
+        self._names = [NAMES[name] for name in dict.fromkeys(dialects)]
+        self._more: dict[str, str] = {}
+        for names in self._names:
+            self._more |= names.resource(cluster)
+        self._more |= attributes
         self._fresh: Fresh[tuple[str, str, str, tuple[str, ...]]] = Fresh(now_ns)
         self._waiting: list[_Waiting] = []
         self._machines: dict[str, _Whose] = {}
@@ -104,13 +121,18 @@ class OtlpMetrics:
     ) -> Generator[None, None, None]:
         self._machines[machine] = whose
         of_machine = texts(host.readings)
-        self._gather(machine, whose, "", {}, host)
+        for names in self._names:
+            self._gather(names, machine, whose, "", {}, host)
         for device in devices:
             yield
-            attributes = otel.device_attributes(_view(device), {**of_machine, **texts(device.readings)})
-            self._gather(machine, whose, device.key, attributes, device)
+            for names in self._names:
+                attributes = names.about(device, of_machine, whose.attributes)
+                if attributes is not None:
+                    self._gather(names, machine, whose, device.key, attributes, device)
 
-    def _gather(self, machine: str, whose: _Whose, key: str, attributes: Mapping[str, str], of: Device | Host) -> None:
+    def _gather(
+        self, names: Names, machine: str, whose: _Whose, key: str, attributes: Mapping[str, str], of: Device | Host
+    ) -> None:
         others = {
             source.reader: {PROVENANCE: str(source.provenance)}
             for source in of.sources
@@ -126,26 +148,18 @@ class OtlpMetrics:
                 continue
             at = to_ns(reading.measured_at)
             if self._fresh.is_new((machine, key, name, ()), at):
-                add(otel.points_of(name, (), reading.value), at, reading.reader)
+                add(names.points_of(name, (), reading.value), at, reading.reader)
         for dim in of.dimensions:
             if dim.value is None or dim.measured_at is None:
                 continue
             labels, at = tuple(dim.labels.values()), to_ns(dim.measured_at)
             if self._fresh.is_new((machine, key, dim.metric, labels), at):
-                add(otel.points_of(dim.metric, labels, dim.value), at, dim.reader)
+                add(names.points_of(dim.metric, labels, dim.value), at, dim.reader)
+        for point, instant, reader in names.computed(of):
+            at = to_ns(instant)
+            if self._fresh.is_new((machine, key, point.name, ()), at):
+                add((point,), at, reader)
 
 
 def _starts(before: Mapping[str, _Whose], machine: str) -> Starts:
     return before[machine].starts if machine in before else Starts()
-
-
-def _view(device: Device) -> View:
-    return View(
-        kind=device.kind,
-        side=device.side,
-        uuid=device.uuid,
-        pci_address=device.pci_address,
-        instance=device.instance,
-        parent=device.parent,
-        index=device.index,
-    )

@@ -47,7 +47,8 @@ def render_dialects_reference() -> str:
 
 
 def _page(dialect: Dialect) -> list[str]:
-    words = f"`--dialect {_flag(dialect.name)}`; read by agents, hubs and `gpufleet decode`."
+    readers = "hubs" if dialect is KUBEVIRT else "agents, hubs"  # what tells of guests is no exporter of one machine
+    words = f"`--dialect {_flag(dialect.name)}`; read by {readers} and `gpufleet decode`."
     rows = [_row(family.name, _family_ours(family), _note(family)) for family in dialect.families.values()]
     rows += [_row(name, "–", TEXTS[name]) for name in dialect.special if name in TEXTS]
     rows += [_row(name, _instead(why), _also(name, why)) for name, why in dialect.unread.items()]
@@ -109,20 +110,25 @@ def _otel() -> list[str]:
 def _otel_row(row: OtelRow, note: str = "") -> str:
     attributes = [f"`{name}={value}`" for name, value in row.fixed] + [f"`{name}`" for name in row.dims]
     notes = [f"{row.instrument.replace('_', ' ')}, `{row.unit}`", *attributes]
-    if row.over != 1:
-        notes.append(f"ours is theirs / {row.over}")
+    if row.times != row.over:
+        notes.append(f"ours is theirs {_factor(row.times, row.over)}")
     if row.states:
         notes.append(f"1 for {', '.join(row.states)}")
     return _row(row.name, _ours(row.metric, row.labels), "; ".join([*notes, note] if note else notes))
 
 
 def _l9gpu() -> list[str]:
-    rows = [_otel_row(row) for row in l9gpu.L9GPU]
+    words = (
+        "Names of OTLP: `[push.otlp] dialects`, read by hubs. Gauges all of them, as its own are. Not believed: ours "
+        "is written under that name, theirs is not read."
+    )
+    rows = [_otel_row(row, f"not believed: {row.unread}" if row.unread else "") for row in l9gpu.L9GPU]
+    written = {one.name: one.metric for one in (*l9gpu.QUOTIENTS, l9gpu.SUM)}
     for name, why in l9gpu.L9GPU_UNREAD.items():
-        metric = l9gpu.OURS.get(name)
-        rows.append(_row(name, _ours(metric) if metric else "–", f"not believed: {why}" if metric else why))
+        metric = written.get(name)
+        rows.append(_row(name, _ours(metric), f"not believed: {why}") if metric else _row(name, _instead(why), why))
     rows += [_row(f"{prefix}*", "–", "of applications, not of devices") for prefix in l9gpu.L9GPU_PREFIXES]
-    return [*_section("l9gpu", "Names of OTLP, read only; ours is what measures the same."), *_table(rows)]
+    return [*_section("l9gpu", words), *_table(rows)]
 
 
 def _section(title: str, words: str) -> list[str]:

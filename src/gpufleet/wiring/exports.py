@@ -46,7 +46,8 @@ def _otlp(config: OtlpConfig, endpoint: str, cluster: str, clock: Clock) -> "lis
         return Export(source, outlet, interval_seconds=config.interval_seconds)
 
     attributes = config.more_attributes
-    made = [export(OTLP_METRICS, OtlpMetrics(cluster, attributes, clock.now_ns), "/v1/metrics", logs=False)]
+    metrics = OtlpMetrics(cluster, attributes, clock.now_ns, config.dialects)
+    made = [export(OTLP_METRICS, metrics, "/v1/metrics", logs=False)]
     if config.events:
         made.append(export(OTLP_LOGS, OtlpLogs(cluster, attributes), "/v1/logs", logs=True))
     return made
