@@ -33,7 +33,7 @@ class Allocations(Controller):
     @get(summary="Every allocation, closed ones too; of a tenant, its own", responses=errors())
     async def list_allocations(self, queries: NamedDependency[Queries], tenant: Tenant) -> tuple[Allocation, ...]:
         """Return the newest generation of each, by id."""
-        return await queries.allocations(tenant)
+        return await queries.allocations.list_all(tenant)
 
     @put(
         "/{allocation_id:str}",
@@ -46,7 +46,7 @@ class Allocations(Controller):
         self, allocation_id: FromPath[str], data: JSONBody[AllocationSpec], queries: NamedDependency[Queries]
     ) -> Response[Allocation]:
         """Keep the allocation."""
-        allocation, is_new = await queries.put_allocation(allocation_id, data)
+        allocation, is_new = await queries.allocations.put(allocation_id, data)
         return Response(allocation, status_code=201 if is_new else 200)
 
     @get("/{allocation_id:str}", summary="An allocation as it is kept", responses=errors(404))
@@ -54,7 +54,7 @@ class Allocations(Controller):
         self, allocation_id: FromPath[str], queries: NamedDependency[Queries], tenant: Tenant
     ) -> Allocation:
         """Return its newest generation."""
-        return await queries.allocation(allocation_id, tenant)
+        return await queries.allocations.get(allocation_id, tenant)
 
     @delete(
         "/{allocation_id:str}",
@@ -64,14 +64,14 @@ class Allocations(Controller):
     )
     async def close_allocation(self, allocation_id: FromPath[str], queries: NamedDependency[Queries]) -> Allocation:
         """Close it; again changes nothing."""
-        return await queries.close_allocation(allocation_id)
+        return await queries.allocations.close(allocation_id)
 
     @get("/{allocation_id:str}/metrics", summary="What the allocation is doing now", responses=errors(404))
     async def allocation_metrics(
         self, allocation_id: FromPath[str], queries: NamedDependency[Queries], tenant: Tenant
     ) -> AllocationAnswer:
         """Answer with provenance, times, age, and a value or reason for every reading."""
-        return await queries.allocation_metrics(allocation_id, tenant)
+        return await queries.allocations.metrics(allocation_id, tenant)
 
     @get("/{allocation_id:str}/series", summary="What the allocation did over time", responses=errors(404))
     async def allocation_series(
@@ -86,4 +86,4 @@ class Allocations(Controller):
     ) -> SeriesAnswer:
         """Answer with one series a device and metric, within the allocation's own time."""
         asked = asked_window(start, end, step, queries.now_ns())
-        return await queries.allocation_series(allocation_id, metric or [], asked, tenant)
+        return await queries.allocations.series(allocation_id, metric or [], asked, tenant)

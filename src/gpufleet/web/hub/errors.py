@@ -9,7 +9,7 @@ from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap
 
 from gpufleet.hub.history import QuestionError
-from gpufleet.hub.queries import AmbiguousError
+from gpufleet.hub.queries.whereabouts import AmbiguousError
 from gpufleet.model.answer import ErrorAnswer
 from gpufleet.model.errors import ConflictError, GpufleetError, NotFoundError, RegistryError, StoreError
 from gpufleet.web.hub.door import ForbiddenError

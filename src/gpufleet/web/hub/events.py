@@ -53,7 +53,7 @@ class Events(Controller):
     ) -> EventsAnswer:
         """Return a page."""
         end = instant("until", until) if until is not None else queries.now_ns()
-        return await queries.events(
+        return await queries.events.page(
             start=instant("since", since) if since is not None else max(0, end - DEFAULT_SPAN),
             end=end,
             cluster=cluster,

@@ -48,12 +48,12 @@ class Fleet(Controller):
         self, queries: NamedDependency[Queries], cluster: Cluster = None, limit: Limit = None, cursor: Cursor = None
     ) -> MachinePage:
         """Return them by cluster and name."""
-        return await queries.machines(cluster, asked(limit, cursor))
+        return await queries.fleet.machines(cluster, asked(limit, cursor))
 
     @get("/machines/{machine_id:str}", summary="One machine", responses=errors(404))
     async def get_machine(self, machine_id: FromPath[str], queries: NamedDependency[Queries]) -> MachineRecord:
         """Return it by the hub's id."""
-        return await queries.machine(machine_id)
+        return await queries.fleet.machine(machine_id)
 
     @get(
         "/machines/{machine_id:str}/processes",
@@ -69,7 +69,7 @@ class Fleet(Controller):
         at: Annotated[str | None, QueryParameter(description="RFC 3339; now unless given.")] = None,
     ) -> ProcessesAnswer:
         """Return the newest table of each device, of those read in the hour before."""
-        return await queries.processes(machine_id, view, instant("at", at) if at is not None else None)
+        return await queries.fleet.processes(machine_id, view, instant("at", at) if at is not None else None)
 
     @delete(
         "/machines/{machine_id:str}",
@@ -80,14 +80,14 @@ class Fleet(Controller):
     )
     async def retire_machine(self, machine_id: FromPath[str], queries: NamedDependency[Queries]) -> MachineRecord:
         """Retire it; again changes only when."""
-        return await queries.retire_machine(machine_id)
+        return await queries.fleet.retire_machine(machine_id)
 
     @get("/nodes", summary="Every node: its GPUs, how fresh it is, its newest error", responses=errors())
     async def list_nodes(
         self, queries: NamedDependency[Queries], cluster: Cluster = None, limit: Limit = None, cursor: Cursor = None
     ) -> NodePage:
         """Return them by cluster and name."""
-        return await queries.nodes(cluster, asked(limit, cursor))
+        return await queries.fleet.nodes(cluster, asked(limit, cursor))
 
     @get("/gpus", summary="Every GPU, MIG device and vGPU instance, as each side sees it", responses=errors())
     async def list_gpus(
@@ -99,7 +99,7 @@ class Fleet(Controller):
         cursor: Cursor = None,
     ) -> GpuPage:
         """Return them by cluster, machine and address; all of a machine's at once."""
-        return await queries.gpus(cluster, machine, asked(limit, cursor))
+        return await queries.fleet.gpus(cluster, machine, asked(limit, cursor))
 
     @get(
         "/gpus/{gpu_id:path}",
@@ -110,7 +110,7 @@ class Fleet(Controller):
     )
     async def get_gpu(self, gpu_id: FromPath[str], queries: NamedDependency[Queries]) -> GpuRecord:
         """Return it with its newest readings."""
-        return await queries.gpu(gpu_id.lstrip("/"))
+        return await queries.fleet.gpu(gpu_id.lstrip("/"))
 
     @get("/senders", summary="Who posts batches, how late they are, and what is missing of them", responses=errors())
     async def list_senders(self, overview: NamedDependency[Overview]) -> tuple[SenderRecord, ...]:

@@ -1,0 +1,75 @@
+"""Questions to the hub, one file for each thing that is asked about.
+
+They fetch what the pure answers need, off the event loop.
+"""
+
+from collections.abc import Callable, Container
+from concurrent.futures import Executor
+
+from gpufleet.hub.claims import Claims
+from gpufleet.hub.liveness.judging import Instant
+from gpufleet.hub.queries.allocations import AllocationQueries
+from gpufleet.hub.queries.asking import Asking
+from gpufleet.hub.queries.events import EventQueries
+from gpufleet.hub.queries.fleet import FleetQueries
+from gpufleet.hub.queries.whereabouts import Whereabouts
+from gpufleet.ports import Clock, Registry, Store
+
+
+class Queries:
+    """Answers questions.
+
+    Attributes:
+        allocations, fleet, events: by what is asked about.
+    """
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        store: Store,
+        claims: Claims,
+        threads: Executor,
+        clock: Clock,
+        clusters: Container[str],
+        stale_after_seconds: float,
+        instant: Callable[[], Instant],
+    ) -> None:
+        self._registry = registry
+        self._store = store
+        self._clock = clock
+        self._asking = asking = Asking(threads)
+        whereabouts = Whereabouts(registry=registry, store=store, claims=claims)
+        self.allocations = AllocationQueries(
+            registry=registry,
+            store=store,
+            claims=claims,
+            whereabouts=whereabouts,
+            asking=asking,
+            clock=clock,
+            clusters=clusters,
+            stale_after_seconds=stale_after_seconds,
+        )
+        self.fleet = FleetQueries(
+            registry=registry,
+            store=store,
+            whereabouts=whereabouts,
+            asking=asking,
+            clock=clock,
+            stale_after_seconds=stale_after_seconds,
+            instant=instant,
+        )
+        self.events = EventQueries(registry=registry, store=store, whereabouts=whereabouts, asking=asking)
+
+    def now_ns(self) -> int:
+        """Return the hub's now, in nanoseconds since 1970."""
+        return self._clock.now_ns()
+
+    async def ready(self) -> None:
+        """Ask the registry and the store something small.
+
+        Raises:
+            RegistryError, StoreError: if one of them does not answer.
+        """
+        await self._asking.ask(self._registry.clusters)
+        await self._asking.ask(lambda: self._store.readers("", ""))

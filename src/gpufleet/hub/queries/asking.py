@@ -1,0 +1,19 @@
+"""Asking what blocks, off the event loop."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Asking:
+    """Asks on the readers' threads: store and registry block."""
+
+    def __init__(self, threads: Executor) -> None:
+        self._threads = threads
+
+    async def ask(self, question: Callable[[], T]) -> T:
+        """Return what a question comes to."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, question)
