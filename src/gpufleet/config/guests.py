@@ -1,17 +1,17 @@
 """Configuration of the virtual machines that an agent reads from inside: in the agent's file, or a file each."""
 
 import re
-import tomllib
 import uuid
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 
-from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.load import ImpossibleValueError, read_toml
 from gpufleet.model.errors import ConfigError
 
 MAX_FILE_BYTES = 64 << 10
+"""Of a virtual machine's own file."""
 
 MAX_GUESTS = 256
 """Virtual machines that one agent reads."""
@@ -177,19 +177,7 @@ def read_guest(file: Path) -> GuestConfig:
         ConfigError: if it cannot be read, or is not one virtual machine.
     """
     try:
-        with file.open("rb") as opened:
-            content = opened.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise ConfigError(str(file), "", f"is longer than {MAX_FILE_BYTES} bytes")
-        return msgspec.convert(tomllib.loads(content.decode()), GuestConfig)
-    except OSError as error:
-        raise ConfigError(str(file), "", f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(str(file), "", f"is not UTF-8 at byte {error.start}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(str(file), "", f"is not TOML: {error}") from error
-    except RecursionError as error:
-        raise ConfigError(str(file), "", "is nested too deeply") from error
+        return msgspec.convert(read_toml(file, MAX_FILE_BYTES), GuestConfig)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at ")
         raise ConfigError(str(file), place.strip("`$").lstrip("."), reason) from error

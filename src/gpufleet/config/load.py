@@ -21,6 +21,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 DEFAULT = "default"
 """Origin of a value that no source gave."""
 
+MAX_FILE_BYTES = 16 << 20
+"""Of a daemon's file."""
+
 
 class ImpossibleValueError(ValueError):
     """Raised by a record's `__post_init__`: a value, or values together, that cannot be meant.
@@ -104,7 +107,7 @@ def resolve(
     """
     builder = _Builder(struct_type)
     if file is not None:
-        builder.add_tree(str(file), _read_toml(file))
+        builder.add_tree(str(file), read_toml(file))
     builder.add_environment(env_prefix, env)
     for key, value in flags.items():
         if value is not None:
@@ -117,9 +120,18 @@ def resolve(
     return Resolved(config=config, origins=builder.origins)
 
 
-def _read_toml(file: Path) -> dict[str, Any]:
+def read_toml(file: Path, most_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:
+    """Return what a TOML file says.
+
+    Raises:
+        ConfigError: if it cannot be read, is longer than that, or is not TOML.
+    """
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as opened:
+            content = opened.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            raise ConfigError(str(file), "", f"is longer than {most_bytes} bytes")
+        return tomllib.loads(content.decode())
     except OSError as error:
         raise ConfigError(str(file), "", f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -8,7 +8,6 @@ from gpufleet.dialects import l9gpu, l9gpu_points, otel
 from gpufleet.exporters.otlp_resource import texts
 from gpufleet.model.reading import Value
 from gpufleet.model.snapshot import Device, Host
-from gpufleet.model.view import View
 
 
 class Computed(NamedTuple):
@@ -56,7 +55,7 @@ class OtelNames:
 
     def about(self, device: Device, of_machine: Mapping[str, str], resource: Mapping[str, str]) -> dict[str, str]:
         """Return identity, product and versions."""
-        return otel.device_attributes(view_of(device), {**of_machine, **texts(device.readings)})
+        return otel.device_attributes(device.view, {**of_machine, **texts(device.readings)})
 
     def points_of(self, metric: str, labels: tuple[str, ...], value: Value) -> Iterable[otel.Point]:
         """Return at least one: what has no name of a convention has ours."""
@@ -78,7 +77,7 @@ class L9gpuNames:
         self, device: Device, of_machine: Mapping[str, str], resource: Mapping[str, str]
     ) -> dict[str, str] | None:
         """Return index, identity and product, and once more whose it is."""
-        return l9gpu_points.device_attributes(view_of(device), device.name, resource)
+        return l9gpu_points.device_attributes(device.view, device.name, resource)
 
     def points_of(self, metric: str, labels: tuple[str, ...], value: Value) -> Iterable[otel.Point]:
         """Return those that it has a name for."""
@@ -102,16 +101,3 @@ class L9gpuNames:
 
 NAMES: dict[str, Names] = {"otel": OtelNames(), "l9gpu": L9gpuNames()}
 """Dialects by their names in the configuration."""
-
-
-def view_of(device: Device) -> View:
-    """Return the view that a device of a document is."""
-    return View(
-        kind=device.kind,
-        side=device.side,
-        uuid=device.uuid,
-        pci_address=device.pci_address,
-        instance=device.instance,
-        parent=device.parent,
-        index=device.index,
-    )

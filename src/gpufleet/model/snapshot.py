@@ -9,7 +9,7 @@ from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimReading, Reading
 from gpufleet.model.status import ReaderState
-from gpufleet.model.view import Side, ViewKind
+from gpufleet.model.view import Side, View, ViewKind
 
 SNAPSHOT_SCHEMA = "gpufleet.snapshot/1"
 """Name and version of the document; a new number means that old readers would misread it."""
@@ -102,6 +102,19 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     dimensions: tuple[DimReading, ...] = ()
     processes: tuple[ProcessReport, ...] | None = None
     sources: tuple[Source, ...] = ()
+
+    @property
+    def view(self) -> View:
+        """Whose readings they are."""
+        return View(
+            kind=self.kind,
+            side=self.side,
+            uuid=self.uuid,
+            pci_address=self.pci_address,
+            instance=self.instance,
+            parent=self.parent,
+            index=self.index,
+        )
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.reading import READER_PRECEDENCE, DimReading, DimValue, Reading, Sample, Value
-from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderState
 from gpufleet.model.time import to_ns
 from gpufleet.model.view import Side, View, ViewKind
@@ -41,7 +41,7 @@ def samples_of(snapshot: Snapshot, lane: Lane, received_at: int) -> tuple[Sample
     found: list[Sample] = []
     for device in snapshot.devices:
         if device.side is Side.HOST and device.kind is not ViewKind.VGPU:
-            found += _samples(_view(device), device.readings.items(), device.dimensions, lane, instant)
+            found += _samples(device.view, device.readings.items(), device.dimensions, lane, instant)
     host = snapshot.host.readings.items()
     found += _samples(None, ((name, one) for name, one in host if one.reader in _GPU_READERS), (), lane, instant)
     return tuple(found)
@@ -54,18 +54,6 @@ def why_no_gpu(snapshot: Snapshot) -> Absent:
             reason = Reason(report.error_class) if report.error_class else Reason.READER_FAILED
             return Absent(Reason.READER_FAILED if reason is Reason.UNKNOWN else reason, report.last_error)
     return Absent(Reason.NO_SUPPORTED_GPU, "gpufleet shows no GPU there")
-
-
-def _view(device: Device) -> View:
-    return View(
-        kind=device.kind,
-        side=device.side,
-        uuid=device.uuid,
-        pci_address=device.pci_address,
-        instance=device.instance,
-        parent=device.parent,
-        index=device.index,
-    )
 
 
 def _samples(
