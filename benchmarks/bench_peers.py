@@ -1,0 +1,270 @@
+"""CPU and bytes a value, and how long answers take, beside VictoriaMetrics and Prometheus, on the same made-up fleet.
+
+Method: 25,000 GPUs x 40 values every 15 s, `STEPS` steps, the same numbers at the same times for each system, one
+after another in one run. Peers get remote write 1.0 (one series a value, with the labels that a scraped exporter's
+series have), we get agents' batches in bundles, as a relay sends them: each what it is made for. One client posts as
+fast as each takes it. CPU is the server process's own from the first post until it rests; bytes are what its folder holds
+after it was told to write everything down and merge (Prometheus: a snapshot, which is a block). Series are new at the
+first step: making a million of them is told apart.
+"""
+
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from benchmarks.processes import cpu_seconds, folder_bytes, resident_mib
+from benchmarks.remote_fleet import NODES_A_BODY, Body
+from benchmarks.soak_load import GPUS_A_NODE, METRICS, PERIOD_SECONDS, Node
+from benchmarks.table import Table
+from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BundleAnswer, pack
+from tests.support.peers import find
+from tests.support.processes import Gpufleet, answers, free_port, get_text
+from tests.support.waiting import wait_until
+
+GPUS, STEPS, BUNDLE, ASKED = 25_000, 20, 64, 20
+REST_SECONDS, REST_CPU = 3.0, 0.1
+REMOTE_WRITE = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
+NODE = 1234
+
+
+class Figures(NamedTuple):
+    """What one system took: CPU seconds of the first step and of the others, bytes, MiB, milliseconds of answers."""
+
+    first_cpu: float
+    cpu: float
+    seconds: float
+    size: int
+    resident: float
+    answers: dict[str, float]
+
+
+class Post:
+    """Posts over one kept connection; a 503 is obeyed."""
+
+    def __init__(self, port: int, path: str, headers: dict[str, str]) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+        self._path, self._headers = path, headers
+
+    def __call__(self, body: bytes) -> bytes:
+        """Return the answer's body.
+
+        Raises:
+            RuntimeError: if it was refused.
+        """
+        while True:
+            self._connection.request("POST", self._path, body, self._headers)
+            answer = self._connection.getresponse()
+            content = answer.read()
+            if answer.status < 300:
+                return content
+            if answer.status != 503:
+                raise RuntimeError(f"{self._path}: {answer.status}: {content[:300]!r}")
+            time.sleep(float(answer.headers.get("Retry-After", "0.1")))
+
+
+def settled(pid: int) -> None:
+    """Wait until a process rests."""
+    before = cpu_seconds(pid)
+    while True:
+        time.sleep(REST_SECONDS)
+        now = cpu_seconds(pid)
+        if now - before < REST_CPU:
+            return
+        before = now
+
+
+def fill(
+    pid: int, step: Callable[[int, int], None], start_ns: int, rests: Callable[[], None]
+) -> tuple[float, float, float]:
+    """Post every step; return CPU seconds of the first and of the others, and how long the others took."""
+    at = [start_ns + number * int(PERIOD_SECONDS * 1e9) for number in range(STEPS)]
+    zero = cpu_seconds(pid)
+    step(0, at[0])
+    rests()
+    first, began = cpu_seconds(pid), time.perf_counter()
+    for number in range(1, STEPS):
+        step(number, at[number])
+    took = time.perf_counter() - began
+    rests()
+    return first - zero, cpu_seconds(pid) - first, took
+
+
+def milliseconds(url: str) -> float:
+    """Return the median of how long an answer takes, over a connection of its own each time."""
+    spans = []
+    for _ in range(ASKED):
+        began = time.perf_counter()
+        with urllib.request.urlopen(url, timeout=120) as answer:
+            assert answer.read()
+        spans.append((time.perf_counter() - began) * 1e3)
+    return statistics.median(spans)
+
+
+@contextmanager
+def running(command: list[str], log: Path, ready: str) -> Iterator[int]:
+    """Run a peer; its process id."""
+    with log.open("wb") as sink, subprocess.Popen(command, stdout=sink, stderr=subprocess.STDOUT) as process:
+        try:
+            wait_until(lambda: answers(ready), seconds=60, what=f"{command[0]} to be ready")
+            yield process.pid
+        finally:
+            process.terminate()
+
+
+def promql(base: str, start_ns: int) -> dict[str, float]:
+    """Ask what our lists are asked for, of a system that speaks PromQL."""
+    end = start_ns / 1e9 + (STEPS - 1) * PERIOD_SECONDS
+    begin = end - (STEPS - 1) * PERIOD_SECONDS
+    node = f'node="soak-{NODE:06d}"'
+
+    def ask(path: str, **parameters: object) -> float:
+        url = f"{base}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=120) as answer:
+            assert json.load(answer)["data"]["result"], url
+        return milliseconds(url)
+
+    return {
+        "fleet": ask("query", query="count by (cluster) (gpufleet_gpu_power_watts)", time=end),
+        "latest": ask("query", query="{" + node + "}", time=end),
+        "series": ask("query_range", query="gpufleet_gpu_power_watts{" + node + "}", start=begin, end=end, step=60),
+    }
+
+
+def victoria(folder: Path, bodies: list[Body], start_ns: int) -> Figures:
+    """Fill a VictoriaMetrics."""
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    options = [f"-storageDataPath={folder}/data", f"-httpListenAddr=127.0.0.1:{port}", "-search.latencyOffset=0s"]
+    command = [str(find("victoria-metrics")), *options, "-search.disableCache", "-retentionPeriod=10y"]
+    with running(command, folder / "log", f"{base}/health") as pid:
+        post = Post(port, "/api/v1/write", REMOTE_WRITE)
+        cpu = fill(pid, lambda step, at: _post_all(post, bodies, step, at), start_ns, lambda: settled(pid))
+        get_text(f"{base}/internal/force_flush")
+        told = promql(base, start_ns)
+        resident = resident_mib(pid)
+        get_text(f"{base}/internal/force_merge")
+        settled(pid)
+        return Figures(*cpu, folder_bytes(folder / "data"), resident, told)
+
+
+def prometheus(folder: Path, bodies: list[Body], start_ns: int) -> Figures:
+    """Fill a Prometheus."""
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    (folder / "prometheus.yml").write_text("global: {}\n")
+    options = [f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    options += [
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--web.enable-remote-write-receiver",
+        "--web.enable-admin-api",
+    ]
+    with running([str(find("prometheus")), *options], folder / "log", f"{base}/-/ready") as pid:
+        post = Post(port, "/api/v1/write", REMOTE_WRITE)
+        cpu = fill(pid, lambda step, at: _post_all(post, bodies, step, at), start_ns, lambda: settled(pid))
+        told = promql(base, start_ns)
+        resident = resident_mib(pid)
+        with urllib.request.urlopen(f"{base}/api/v1/admin/tsdb/snapshot", data=b"", timeout=600) as answer:
+            name = json.load(answer)["data"]["name"]
+        return Figures(*cpu, folder_bytes(folder / "data" / "snapshots" / name), resident, told)
+
+
+def ours(folder: Path, start_ns: int) -> Figures:
+    """Fill a hub."""
+    port = free_port()
+    base = f"http://127.0.0.1:{port}"
+    nodes = [Node(number) for number in range(GPUS // GPUS_A_NODE)]
+    arguments = ["hub", "--listen", f"127.0.0.1:{port}", "--state", str(folder / "state")]
+    with Gpufleet(arguments, folder / "log") as hub:
+        hub.wait_for(f"{base}/readyz")
+        pid = hub.process.pid
+        post = Post(port, "/v1/batches", {"Content-Type": BUNDLE_CONTENT_TYPE})
+
+        def step(number: int, at: int) -> None:
+            for first in range(0, len(nodes), BUNDLE):
+                some = [node.next_body(at) for node in nodes[first : first + BUNDLE]]
+                while some:
+                    told = msgspec.json.decode(post(pack(some)), type=BundleAnswer).answers
+                    refused = [one for one in told if one.status not in (200, 503)]
+                    if refused:
+                        raise RuntimeError(f"step {number}: {refused[0]}")
+                    some = [body for body, one in zip(some, told, strict=True) if one.status == 503]
+
+        def rests() -> None:
+            wait_until(lambda: "\ngpufleet_hub_wal_records 0\n" in get_text(f"{base}/metrics"), seconds=600)
+            settled(pid)
+
+        cpu = fill(pid, step, start_ns, rests)
+        spec = {
+            "kind": "bare_metal",
+            "target": {"cluster": "local", "machine": f"soak-{NODE:06d}"},
+            "valid_from": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start_ns / 1e9 - 60)),
+        }
+        allocation = f"{base}/v1/allocations/one"
+        request = urllib.request.Request(allocation, json.dumps(spec).encode(), method="PUT")
+        request.add_header("Content-Type", "application/json")
+        urllib.request.urlopen(request, timeout=60).close()
+        with urllib.request.urlopen(f"{allocation}/metrics", timeout=60) as answer:
+            assert json.load(answer)["source"] == "host_local_probe"
+        told = {
+            "fleet": milliseconds(f"{base}/v1/fleet"),
+            "latest": milliseconds(f"{allocation}/metrics"),
+            "series": milliseconds(f"{allocation}/series?metric=gpu_power_watts&step=60"),
+        }
+        resident = resident_mib(pid)
+        hub.stop()
+    return Figures(*cpu, folder_bytes(folder / "state" / "hub" / "store"), resident, told)
+
+
+def _post_all(post: Post, bodies: list[Body], step: int, at: int) -> None:
+    for body in bodies:
+        post(body.at(step, at // 1_000_000))
+
+
+def main() -> int:
+    """Run and print."""
+    nodes = range(GPUS // GPUS_A_NODE)
+    start_ns = (int(time.time()) - int(STEPS * PERIOD_SECONDS) - 60) * 1_000_000_000
+    found: dict[str, Figures] = {}
+    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch:
+        folders = {name: Path(scratch) / name for name in ("gpufleet", "victoria", "prometheus")}
+        for folder in folders.values():
+            folder.mkdir()
+        found["gpufleet"] = ours(folders["gpufleet"], start_ns)
+        bodies = [Body(nodes[first : first + NODES_A_BODY]) for first in range(0, len(nodes), NODES_A_BODY)]
+        found["VictoriaMetrics"] = victoria(folders["victoria"], bodies, start_ns)
+        found["Prometheus"] = prometheus(folders["prometheus"], bodies, start_ns)
+    first = GPUS * len(METRICS)
+    later = first * (STEPS - 1)
+    table = Table(
+        f"{GPUS:,} GPUs x {len(METRICS)} values, {STEPS} steps",
+        *("system", "us CPU a value", "the first of a series", "taken, values/s", "bytes a value", "MiB"),
+        *("fleet ms", "a node's latest ms", "a node's series ms"),
+    )
+    for name, one in found.items():
+        table.row(
+            name,
+            f"{one.cpu / later * 1e6:.2f}",
+            f"{one.first_cpu / first * 1e6:.2f}",
+            f"{later / one.seconds:,.0f}",
+            f"{one.size / (first + later):.2f}",
+            f"{one.resident:.0f}",
+            *(f"{one.answers[question]:.1f}" for question in ("fleet", "latest", "series")),
+        )
+    table.print()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

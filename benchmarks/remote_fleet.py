@@ -1,0 +1,66 @@
+"""The made-up fleet of the soak as remote write bodies: the same numbers at the same times, for peers.
+
+A light client: labels are written once, and each step's values and times are put into the same bytes.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import cramjam
+
+from benchmarks.soak_load import GPUS_A_NODE, METRICS, row_of
+from gpufleet.codecs.remote_write.fields import write_bytes, write_varint
+
+NODES_A_BODY = 16
+_DOUBLE = struct.Struct("<d")
+_BLANK = b"\x09" + bytes(8) + b"\x10" + bytes(6)  # value, and milliseconds since 1970, which take six bytes
+_TIME_AT = 10
+
+
+class Body:
+    """One request of some nodes' series: the same series at every step."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self._nodes = nodes
+        content = bytearray()
+        self._places: list[int] = []
+        for node in nodes:
+            for gpu in range(GPUS_A_NODE):
+                for metric in METRICS:
+                    labels = _labels(f"gpufleet_{metric.name}", node, gpu)
+                    content += write_bytes(0x0A, labels + write_bytes(0x12, _BLANK))
+                    self._places.append(len(content) - len(_BLANK) + 1)
+        self._content = content
+
+    def at(self, step: int, milliseconds: int) -> bytes:
+        """Return the body of a step."""
+        when = write_varint(milliseconds)
+        values = (value for node in self._nodes for gpu in range(GPUS_A_NODE) for value in numbers(node, gpu, step))
+        content = self._content
+        for place, value in zip(self._places, values, strict=True):
+            _DOUBLE.pack_into(content, place, value)
+            content[place + _TIME_AT - 1 : place + _TIME_AT + 5] = when
+        return bytes(cramjam.snappy.compress_raw(content))
+
+
+def numbers(node: int, gpu: int, step: int) -> Iterator[float]:
+    """Return a GPU's values; of a state its place in the list of states, as such systems have no words."""
+    for metric, value in zip(METRICS, row_of(node, gpu, step), strict=True):
+        assert value is not None
+        yield float(metric.states.index(value)) if isinstance(value, str) else float(value)
+
+
+def _labels(name: str, node: int, gpu: int) -> bytes:
+    labels = {
+        "__name__": name,
+        "UUID": f"GPU-{node:08x}-0000-4000-8000-{gpu:012x}",
+        "cluster": "local",
+        "gpu": str(gpu),
+        "job": "gpus",
+        "node": f"soak-{node:06d}",
+        "pci_bus_id": f"0000:{0x10 + gpu:02x}:00.0",
+    }
+    return b"".join(
+        write_bytes(0x0A, write_bytes(0x0A, label.encode()) + write_bytes(0x12, value.encode()))
+        for label, value in labels.items()
+    )
