@@ -5,7 +5,7 @@ import sys
 
 NAMES = (
     *("agent", "nvml", "guests", "page", "scrape", "dcgm", "codec", "text", "spool"),
-    *("store", "lists", "hub", "ingest", "relay"),
+    *("store", "lists", "hub", "ingest", "relay", "peers"),
 )
 
 

@@ -3,9 +3,9 @@
 Method: 25,000 GPUs x 40 values every 15 s, `STEPS` steps, the same numbers at the same times for each system, one
 after another in one run. Peers get remote write 1.0 (one series a value, with the labels that a scraped exporter's
 series have), we get agents' batches in bundles, as a relay sends them: each what it is made for. One client posts as
-fast as each takes it. CPU is the server process's own from the first post until it rests; bytes are what its folder holds
-after it was told to write everything down and merge (Prometheus: a snapshot, which is a block). Series are new at the
-first step: making a million of them is told apart.
+fast as each takes it. CPU is the server process's own from the first post until it rests; bytes are those of its
+folder after it was told to write everything down and merge (Prometheus: a snapshot, a block). Series are new at
+the first step: making a million of them is told apart.
 """
 
 import http.client
