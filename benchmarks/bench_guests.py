@@ -38,8 +38,8 @@ def accesses(guest: Guest, pins: Path) -> list[Access]:
 
 def readers_of(access: Access) -> tuple[FirstAnswer, FirstAnswer]:
     """Return what an agent reads a virtual machine with."""
-    gpus = FirstAnswer("gpus", access.gpus, wants_devices=True, opened=lambda: None)
-    return gpus, FirstAnswer("host", access.host, wants_devices=False, opened=lambda: None)
+    gpus = FirstAnswer("gpus", access.gpus, SystemClock(), wants_devices=True, opened=lambda: None)
+    return gpus, FirstAnswer("host", access.host, SystemClock(), wants_devices=False, opened=lambda: None)
 
 
 async def ask(readers: tuple[FirstAnswer, FirstAnswer]) -> int:

@@ -35,6 +35,11 @@ HEALTHY = Facts(
     state_folder_free=100 << 30,
     pod_resources="",
     missing_packages={"agent": (), "hub": ()},
+    libvirt_enabled=True,
+    libvirt_socket="",
+    guests_described=True,
+    guests=(),
+    guests_capability="available",
 )
 
 

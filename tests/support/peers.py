@@ -1,6 +1,7 @@
 """Real programs from Debian packages, unpacked into a folder of this checkout: nothing is installed.
 
-    python tests/support/peers.py fetch     # what `make test` runs; quick when everything is there
+    python tests/support/peers.py fetch           # what `make test` runs; quick when everything is there
+    python tests/support/peers.py fetch sshd ...  # only these
     python tests/support/peers.py list
 
 Tests ask for a program by name through the `peer` fixture. apt works on private lists and a private cache
@@ -11,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
@@ -32,6 +34,7 @@ PROGRAMS = {
     "qemu-system-x86_64": ("qemu-system-x86", "usr/bin/qemu-system-x86_64"),
     "vmlinuz": ("linux-image-cloud-amd64", "boot/vmlinuz-*-cloud-amd64"),
     "dropbear": ("dropbear-bin", "usr/sbin/dropbear"),
+    "libvirtd": ("libvirt-daemon", "usr/sbin/libvirtd"),
 }
 COMPANIONS = {
     # package: what its programs need that a small system lacks, unpacked into the same folder
@@ -69,6 +72,14 @@ COMPANIONS = {
         *("libnuma1", "libcrypt1", "libtomcrypt1", "libtommath1", "libgmp10", "zlib1g", "python3.11-minimal"),
         *("libpython3.11-minimal", "libpython3.11-stdlib", "libssl3", "libexpat1", "libgcc-s1", "libffi8"),
         *("libbz2-1.0", "liblzma5", "libuuid1"),
+    ),
+    "libvirt-daemon": (
+        *("libvirt-daemon-driver-qemu", "libvirt0", "libvirt-clients", "libparted2", "libpcap0.8", "libpciaccess0"),
+        *("libtirpc3", "libxml2", "libapparmor1", "libcurl3-gnutls", "libnl-3-200", "libnl-route-3-200", "libsasl2-2"),
+        *("libssh-4", "libssh2-1", "libyajl2", "libglib2.0-0", "libicu72", "libgssapi-krb5-2", "libdbus-1-3"),
+        *("libldap-2.5-0", "librtmp1", "libnghttp2-14", "libpsl5", "libbrotli1", "libfuse3-3", "libcap-ng0"),
+        *("libkrb5-3", "libk5crypto3", "libkrb5support0", "libkeyutils1", "libdevmapper1.02.1", "libaudit1"),
+        *("libnuma1", "libtirpc-common", "libsystemd0", "libgnutls30", "libreadline8", "libhogweed6", "libnettle8"),
     ),
     "postgresql-15": ("libpq5", "libicu72", "libxml2", "libldap-2.5-0", "libgssapi-krb5-2", "libpam0g"),
     "systemd": ("libsystemd-shared", "libapparmor1", "libkmod2", "libseccomp2", "libssl3"),
@@ -109,9 +120,9 @@ def environment(program: str) -> dict[str, str]:
     return {"LD_LIBRARY_PATH": ":".join(map(str, libraries)), "SYSTEMD_UNIT_PATH": units}
 
 
-def fetch() -> list[str]:
-    """Unpack what is missing; return a line for each program that could not be had."""
-    missing = {PROGRAMS[program][0] for program in PROGRAMS if find(program) is None}
+def fetch(programs: Iterable[str] = PROGRAMS) -> list[str]:
+    """Unpack what is missing of these; return a line for each program that could not be had."""
+    missing = {PROGRAMS[program][0] for program in programs if find(program) is None}
     if not missing:
         return []
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
@@ -171,7 +182,7 @@ def main() -> int:
         for program in PROGRAMS:
             print(f"{program:12} {find(program) or 'missing'}")
         return 0
-    problems = fetch()
+    problems = fetch(sys.argv[2:] or PROGRAMS)
     for problem in problems:
         print(f"MISSING {problem}", file=sys.stderr)
     if problems and os.environ.get("GPUFLEET_ALLOW_SKIPS") != "1":

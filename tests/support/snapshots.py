@@ -1,15 +1,83 @@
 """A snapshot with every kind of reading, the same on every day."""
 
+import datetime as dt
+
 from gpufleet.agent.assemble import assemble
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.machine import Machine
-from gpufleet.model.reading import DimValue
-from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.reading import DimValue, Reading
+from gpufleet.model.snapshot import Device, Guest, Host, Snapshot, WayReport, WayState
 from gpufleet.model.view import Side, View, ViewKind
 from tests.support.passes import World, function, gpu
 
 ALL = (Lane.STATIC, Lane.SLOW, Lane.FAST)
+
+
+EXAMPLE_GUEST = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
+
+
+def example_guest() -> Guest:
+    """A virtual machine whose driver broke: one way answered before, another never did."""
+    at = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    later = at + dt.timedelta(seconds=40)
+    seen = at.timestamp()
+
+    def reading(value: float) -> Reading:
+        return Reading(value=value, measured_at=at, reader="guests")
+
+    return Guest(
+        machine=Machine(name="ml/train-0", kind=MachineKind.GUEST, system_uuid=EXAMPLE_GUEST),
+        namespace="ml",
+        name="train-0",
+        vm_uuid=EXAMPLE_GUEST,
+        allocation="slice-1",
+        state="gpu_lost",
+        detail="nvidia-smi, ssh to 10.0.3.7:22: GPU is lost",
+        found_by="folder: train-0.toml",
+        ways=(
+            WayReport(
+                way="dcgm at vsock://42:5555",
+                asks="gpus",
+                state=WayState.FAILS,
+                last_attempt=at,
+                last_failure=at,
+                reason=Reason.GUEST_UNREACHABLE,
+                last_error="vsock://42:5555: Connection reset by peer",
+            ),
+            WayReport(
+                way="nvidia-smi, ssh to 10.0.3.7:22",
+                asks="gpus",
+                state=WayState.FAILS,
+                last_attempt=later,
+                last_success=at,
+                last_failure=later,
+                reason=Reason.GPU_LOST,
+                last_error="GPU is lost",
+            ),
+            WayReport(way="metrics at vsock://42:9400", asks="gpus"),
+            WayReport(way="ssh to 10.0.3.7:22", asks="host", state=WayState.ANSWERS, last_success=later),
+        ),
+        devices=(
+            Device(
+                key="gpu/GPU-0000abcd",
+                kind=ViewKind.GPU,
+                side=Side.GUEST,
+                uuid="GPU-0000abcd-0000",
+                readings={"gpu_power_watts": Reading(absent=Reason.STALE, reader="nvidia_smi")},
+            ),
+        ),
+        host=Host(
+            readings={
+                "guest_expected_gpus": reading(2),
+                "guest_gpus": Reading(absent=Reason.NO_DATA, detail="its GPUs are not read"),
+                "guest_seen_timestamp_seconds": reading(seen),
+                "guest_channel_open_timestamp_seconds": reading(seen + 12),
+                "guest_first_answer_timestamp_seconds": reading(seen + 12.5),
+                "guest_driver_ready_timestamp_seconds": Reading(absent=Reason.NO_DATA, detail="not yet"),
+            }
+        ),
+    )
 
 
 def example_snapshot() -> Snapshot:

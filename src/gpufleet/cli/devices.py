@@ -1,9 +1,9 @@
-"""Finding the device a person means."""
+"""Finding the device, or virtual machine, a person means."""
 
 from collections.abc import Callable
 
 from gpufleet.cli.errors import CommandError
-from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.snapshot import Device, Guest, Snapshot
 from gpufleet.model.view import normalise_pci_address
 
 Fits = Callable[[Device], bool]
@@ -33,6 +33,40 @@ def find_device(snapshot: Snapshot, words: str) -> tuple[Device, str] | None:
         if found:
             return found[0], how
     return None
+
+
+def find_guest(snapshot: Snapshot, words: str) -> Guest | None:
+    """Return the virtual machine of that name, namespace and name, allocation, or (beginning of a) UUID, or None.
+
+    Raises:
+        CommandError: if more than one fits; names them.
+    """
+    exact = [one for one in snapshot.guests if words in (one.machine.name, one.name, one.vm_uuid)]
+    by_start = [one for one in snapshot.guests if len(words) >= MIN_UUID_START and _starts(one, words)]
+    by_allocation = [one for one in snapshot.guests if words and one.allocation == words]
+    found = exact or by_start or by_allocation
+    if len(found) > 1:
+        names = ", ".join(f"{one.machine.name} ({one.vm_uuid})" for one in found)
+        raise CommandError(f"{words} fits {len(found)} virtual machines: {names}. Give the UUID")
+    return found[0] if found else None
+
+
+def find_guest_device(snapshot: Snapshot, words: str) -> tuple[Guest, Device] | None:
+    """Return the device inside a virtual machine whose UUID begins so, or None.
+
+    Raises:
+        CommandError: if more than one fits; names them.
+    """
+    fits = _fits_uuid(words)
+    found = [(guest, device) for guest in snapshot.guests for device in guest.devices if fits(device)]
+    if len(found) > 1:
+        names = ", ".join(f"{device.uuid} in {guest.machine.name}" for guest, device in found)
+        raise CommandError(f"{words} fits {len(found)} devices: {names}. Give more of the UUID")
+    return found[0] if found else None
+
+
+def _starts(guest: Guest, words: str) -> bool:
+    return guest.vm_uuid.startswith(words.lower())
 
 
 def _fits_uuid(words: str) -> Fits:

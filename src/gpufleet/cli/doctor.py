@@ -12,12 +12,16 @@ from urllib.parse import urlsplit
 
 import typer
 
+from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import Access, get
 from gpufleet.cli.options import CaOption, ConfigFile, HubConfigFile, HubState, Json, TokenFileOption
 
 if TYPE_CHECKING:
+    from gpufleet.config.agent import AgentConfig
     from gpufleet.config.hub import HubConfig
     from gpufleet.doctor import Check
+    from gpufleet.doctor.access import LocalAccess
+    from gpufleet.doctor.facts import Facts
 
 doctor_app = typer.Typer(
     rich_markup_mode=None,
@@ -36,7 +40,7 @@ def node(
     config: ConfigFile = None,
     root: Annotated[Path, typer.Option("--root", hidden=True, help="Folder to take for / (for tests).")] = Path("/"),
 ) -> None:
-    """Check what this node needs: what was found, and how to mend it.
+    """Check what this node needs, and what its agent knows of virtual machines: what was found, and how to mend it.
 
     Ends with 1 if something failed. What could not be checked is unknown, and fails nothing.
     """
@@ -96,7 +100,7 @@ def dcgm(
     _show(asyncio.run(examine_engine(address, dialer, SystemClock())), json, verbose)
 
 
-def _url_of(config: "HubConfig") -> str:
+def _url_of(config: "HubConfig | AgentConfig") -> str:
     """Return where this machine reaches the listener."""
     from gpufleet.config.agent import parse_listen
 
@@ -116,7 +120,31 @@ def _examine_node(root: Path, config: Path | None) -> "tuple[Check, ...]":
 
     settings = load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={})
     facts = asyncio.run(gather(LocalFiles(root), LocalAccess(root), SystemClock(), str(Path(settings.state, "agent"))))
-    return examine(facts)
+    return examine(_with_guests(facts, settings, LocalAccess(root)))
+
+
+def _with_guests(facts: "Facts", settings: "AgentConfig", access: "LocalAccess") -> "Facts":
+    """Add what the running agent knows of virtual machines, where it is told of any."""
+    import msgspec
+
+    from gpufleet.cli.source import take_snapshot
+    from gpufleet.model.errors import ConfigError
+
+    facts = msgspec.structs.replace(
+        facts,
+        libvirt_enabled=settings.libvirt.enabled,
+        libvirt_socket=access.socket(settings.libvirt.socket),
+        guests_described=settings.libvirt.enabled or bool(settings.guests) or settings.guest_folder is not None,
+    )
+    if not facts.guests_described:
+        return facts
+    token = Path(settings.token_file) if settings.token_file else None
+    try:
+        snapshot = take_snapshot(_url_of(settings), None, Access(token))
+    except (CommandError, ConfigError) as error:
+        return msgspec.structs.replace(facts, guests_error=str(error))
+    capability = snapshot.capabilities.get("guests", "")
+    return msgspec.structs.replace(facts, guests=snapshot.guests, guests_capability=capability)
 
 
 def _show(checks: "Sequence[Check]", as_json: bool, verbose: bool) -> None:

@@ -74,7 +74,7 @@ def explain_device(snapshot: Snapshot, device: Device, how: str, now: dt.datetim
 
 def explain_host(snapshot: Snapshot, now: dt.datetime) -> Explanation:
     """Explain the machine's own readings."""
-    lines = (*_lines(snapshot.host.readings, now), *_dimension_lines(snapshot.host.dimensions, now))
+    lines = explain_readings(snapshot.host.readings, snapshot.host.dimensions, now)
     return Explanation(
         subject=snapshot.node.name, facts=tuple(_failing(snapshot)), parts=(Part(title="host", lines=lines),)
     )
@@ -102,6 +102,13 @@ def explain_answer(answer: AllocationAnswer) -> Explanation:
         lines = (*_lines(answer.host, None), *_dimension_lines(answer.host_dimensions, None))
         parts.append(Part(title="host", lines=lines))
     return Explanation(subject=f"allocation {answer.allocation.id}", facts=tuple(facts), parts=tuple(parts))
+
+
+def explain_readings(
+    readings: dict[str, Reading], dimensions: Iterable[DimReading], now: dt.datetime
+) -> tuple[Line, ...]:
+    """Explain the readings of one subject of an agent."""
+    return (*_lines(readings, now), *_dimension_lines(dimensions, now))
 
 
 def _lines(readings: dict[str, Reading], now: dt.datetime | None) -> Iterable[Line]:

@@ -1,4 +1,4 @@
-"""`gpufleet why`: each reading of a device or allocation, who read it, and why there is none."""
+"""`gpufleet why`: each reading of a device, virtual machine or allocation, who read it, and why there is none."""
 
 import datetime as dt
 import shutil
@@ -9,18 +9,24 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from gpufleet.cli.devices import find_device
+from gpufleet.cli.devices import find_device, find_guest, find_guest_device
 from gpufleet.cli.errors import CommandError
 from gpufleet.cli.explain import Explanation, explain_answer, explain_device, explain_host
+from gpufleet.cli.explain_guest import explain_guest, explain_guest_device
 from gpufleet.cli.fetch import Access, get
 from gpufleet.cli.options import HUB_URL, AgentUrl, CaOption, ConfigFile, Json, TokenFileOption
 from gpufleet.cli.source import take_snapshot
 from gpufleet.model.answer import AllocationAnswer
+from gpufleet.model.snapshot import Snapshot
 
 
 def why(
     what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="Start of a UUID, PCI address, index, `host`, or allocation id.")
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="Start of a UUID, PCI address, index, `host`, name of a virtual machine, or allocation id.",
+        ),
     ],
     json: Json = False,
     agent: AgentUrl = None,
@@ -31,9 +37,10 @@ def why(
     token_file: TokenFileOption = None,
     ca: CaOption = None,
 ) -> None:
-    """Show each reading of a device or allocation with its reader, side, age, and value or reason.
+    """Show each reading of a device, virtual machine or allocation with its reader, side, age, and value or reason.
 
-    What is no device here is taken for an allocation of the hub on this host.
+    Virtual machines are known to a running agent: give --agent. What is none of it here is taken for an allocation of
+    the hub on this host.
     """
     access = Access(token_file, ca)
     explanation = _of_allocation(hub, what, access) if hub is not None else _of_device(what, agent, config, access)
@@ -55,16 +62,30 @@ def _of_device(what: str, agent: str | None, config: ConfigFile, access: Access)
         return explain_host(snapshot, now)
     found = find_device(snapshot, what)
     if found is None:
+        guest = find_guest(snapshot, what)
+        if guest is not None:
+            return explain_guest(guest, now)
+        inside = find_guest_device(snapshot, what)
+        if inside is not None:
+            return explain_guest_device(snapshot, *inside, now)
         known = ", ".join(device.uuid or device.pci_address or device.key for device in snapshot.devices) or "none"
         try:
             return _of_allocation(HUB_URL, what, access)
         except CommandError as error:
             raise CommandError(
                 f"no device of {snapshot.node.name} is {what}; its devices: {known}. The machine itself is `host`\n"
+                f"{_guests_known(snapshot, agent)}\n"
                 f"nor is it an allocation here: {error}\n"
                 "for one of another hub give --hub URL"
             ) from error
     return explain_device(snapshot, *found, now)
+
+
+def _guests_known(snapshot: Snapshot, agent: str | None) -> str:
+    if agent is None:
+        return "virtual machines are known to a running agent: give --agent URL"
+    names = ", ".join(guest.machine.name for guest in snapshot.guests) or "none"
+    return f"nor is it a virtual machine; known are: {names}"
 
 
 def _of_allocation(hub: str, what: str, access: Access) -> Explanation:

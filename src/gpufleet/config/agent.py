@@ -12,6 +12,7 @@ from gpufleet.config.dialects import Dialects, full_names
 from gpufleet.config.exporter import ExporterTarget
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
 from gpufleet.config.hub_url import check_http_root, check_hub_url
+from gpufleet.config.libvirt import LibvirtConfig
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.push import PushConfig
 from gpufleet.config.tls import TlsConfig, check_exposure
@@ -229,6 +230,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         guest_folder: where others put and remove a file for each virtual machine to be read, such as
             `/run/gpufleet/guests.d`; watched while the agent runs. None means that there is no such folder.
         guests: virtual machines that are read from inside (`[[guests]]`).
+        libvirt: virtual machines that this host's libvirt tells of.
         tls, lanes, metrics, readers, hub, spool: see there.
     """
 
@@ -241,6 +243,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     guest_folder: str | None = None
     guests: Annotated[tuple[GuestConfig, ...], msgspec.Meta(max_length=MAX_GUESTS)] = ()
+    libvirt: LibvirtConfig = LibvirtConfig()
     tls: TlsConfig = TlsConfig()
     lanes: Lanes = Lanes()
     metrics: MetricsConfig = MetricsConfig()

@@ -5,6 +5,7 @@ import msgspec
 from gpufleet.model.absence import Absent
 from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
 from gpufleet.model.reading import Value
+from gpufleet.model.snapshot import Guest
 
 BRIDGE_CLASS = 0x0680
 """PCI class of NVSwitches (other bridge)."""
@@ -34,6 +35,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         state_folder_free: bytes free there.
         pod_resources: error name of the kubelet's pod-resources socket, empty when it may be connected to.
         missing_packages: extra to the packages of it that cannot be imported.
+        libvirt_enabled: whether the agent asks libvirt for virtual machines.
+        libvirt_socket: error name of libvirt's socket, empty when it may be connected to.
+        guests_described: whether anything tells the agent of virtual machines.
+        guests: virtual machines as the running agent knows them.
+        guests_error: why they are not known.
+        guests_capability: what the agent says of their descriptions.
         errors: words of what failed on the way.
     """
 
@@ -56,6 +63,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     state_folder_free: int | None = None
     pod_resources: str | None = None
     missing_packages: dict[str, tuple[str, ...]] = {}
+    libvirt_enabled: bool | None = None
+    libvirt_socket: str | None = None
+    guests_described: bool | None = None
+    guests: tuple[Guest, ...] | None = None
+    guests_error: str = ""
+    guests_capability: str = ""
     errors: tuple[str, ...] = ()
 
     def gpus(self) -> tuple[PciFunction, ...] | None:

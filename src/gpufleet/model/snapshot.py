@@ -1,9 +1,11 @@
 """The snapshot: everything one agent knows of its machine and guests at an instant, as a document."""
 
 import datetime as dt
+import enum
 
 import msgspec
 
+from gpufleet.model.absence import Reason
 from gpufleet.model.event import EventReport
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.provenance import Provenance
@@ -146,6 +148,35 @@ class ReaderReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     last_error: str = ""
 
 
+class WayState(enum.StrEnum):
+    """How a way into a virtual machine did when it was last asked."""
+
+    ANSWERS = "answers"
+    FAILS = "fails"
+    NOT_ASKED = "not_asked"  # another one answers, or it shares a channel that did not open
+
+
+class WayReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One way into a virtual machine.
+
+    Attributes:
+        way: what is asked, and over which channel.
+        asks: for what: `gpus`, or `host` (processor, memory, network).
+        state: how it did.
+        last_attempt, last_success, last_failure: when it was asked, gave something, and did not.
+        reason, last_error: of the last failure, however long ago; in the words of whoever said so.
+    """
+
+    way: str
+    asks: str
+    state: WayState = WayState.NOT_ASKED
+    last_attempt: dt.datetime | None = None
+    last_success: dt.datetime | None = None
+    last_failure: dt.datetime | None = None
+    reason: Reason | None = None
+    last_error: str = ""
+
+
 class Guest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A virtual machine read from inside. Who it is, is what the agent was told; the readings are its own claims.
 
@@ -156,6 +187,8 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         allocation: id of the allocation that it is for, if the agent was told of one.
         state: `ok`, or why there are no readings of its GPUs (the states of `guest_state`).
         detail: what is wrong, in the words of whoever said so.
+        found_by: who told the agent of it: `configuration`, `folder` or `libvirt`, and what it is called there.
+        ways: the ways into it, the preferred first.
         devices, host: its devices and its own processor, memory and network, and how the agent gets on with it.
         readers: how each reader is doing in it.
     """
@@ -167,6 +200,8 @@ class Guest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     allocation: str = ""
     state: str = ""
     detail: str = ""
+    found_by: str = ""
+    ways: tuple[WayReport, ...] = ()
     devices: tuple[Device, ...] = ()
     host: Host
     readers: tuple[ReaderReport, ...] = ()

@@ -5,14 +5,18 @@ from pathlib import Path
 from gpufleet.agent.guests.folder import GuestFolder
 from gpufleet.agent.guests.guest import Access
 from gpufleet.agent.guests.guests import Guests
+from gpufleet.agent.guests.libvirt import LibvirtSource
+from gpufleet.agent.guests.sources import Configured, InFolder, Source
 from gpufleet.agent.guests.ways import Link, Way
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
 from gpufleet.channels.guest_shell.words import Shell
+from gpufleet.channels.local import LocalFiles
 from gpufleet.channels.qemu_agent import QemuAgentShell
 from gpufleet.channels.ssh.pins import FirstPin, GivenPin
 from gpufleet.channels.ssh.shell import SshShell
 from gpufleet.channels.ssh.target import SshTarget
 from gpufleet.channels.stream.address import dialer_of
+from gpufleet.channels.stream.dialers import UnixDialer
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.guests import PIN_FIRST, DcgmChannel, GuestConfig, MetricsChannel, SshChannel
 from gpufleet.model.view import Side
@@ -29,16 +33,29 @@ SNAPSHOT, DCGM, METRICS, SMI = range(4)
 
 def make_guests(config: AgentConfig, state: Path, clock: Clock) -> Guests | None:
     """Return what reads the virtual machines, or None where none are configured."""
-    if not config.guests and config.guest_folder is None:
+    sources = make_sources(config)
+    if not sources:
         return None
     return Guests(
-        config.guests,
-        None if config.guest_folder is None else GuestFolder(Path(config.guest_folder)),
+        sources,
         lambda guest: reach(guest, state / "host_keys", clock),
         intervals=intervals(config),
         clock=clock,
         collects=config.hub.url is not None,
     )
+
+
+def make_sources(config: AgentConfig) -> tuple[Source, ...]:
+    """Return who tells of virtual machines, in the order in which they are believed."""
+    sources: list[Source] = []
+    if config.guests:
+        sources.append(Configured(config.guests))
+    if config.guest_folder is not None:
+        sources.append(InFolder(GuestFolder(Path(config.guest_folder))))
+    if config.libvirt.enabled:
+        dialer = UnixDialer(Path(config.libvirt.socket))
+        sources.append(LibvirtSource(dialer, LocalFiles(), config.libvirt))
+    return tuple(sources)
 
 
 def reach(guest: GuestConfig, pins: Path, clock: Clock) -> Access:

@@ -12,6 +12,7 @@ from gpufleet.model.errors import ChannelError, ReaderError
 from gpufleet.model.reading import Sample
 from gpufleet.model.round import Round
 from gpufleet.model.view import Side, View, ViewKind
+from tests.fakes.clock import FakeClock
 
 GPU = Round(
     samples=(
@@ -67,7 +68,7 @@ class Door:
 
 def first(*ways: Way, opened: list[int] | None = None) -> FirstAnswer:
     heard: list[int] = [] if opened is None else opened
-    return FirstAnswer("gpus", ways, wants_devices=True, opened=lambda: heard.append(1), try_seconds=0.05)
+    return FirstAnswer("gpus", ways, FakeClock(), wants_devices=True, opened=lambda: heard.append(1), try_seconds=0.05)
 
 
 def failed(reason: Reason) -> ReaderError:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 import msgspec
 
 from gpufleet.agent.assemble import Assembler
-from gpufleet.agent.guests.judging import AWAITED, Standing, judge
+from gpufleet.agent.guests.judging import AWAITED, NO_WAY, Standing, judge
+from gpufleet.agent.guests.sources import Found
 from gpufleet.agent.guests.stamps import Stamps
 from gpufleet.agent.guests.ways import HEARD, FirstAnswer, Link, Way
 from gpufleet.agent.outcome import Outcome
 from gpufleet.agent.schedule import ReaderLoop
 from gpufleet.agent.state import STALE_INTERVALS, State
 from gpufleet.agent.timetable import Timetable
-from gpufleet.config.guests import GuestConfig
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
@@ -64,7 +64,7 @@ class GuestWatch:
 
     def __init__(
         self,
-        guest: GuestConfig,
+        found: Found,
         access: Access,
         *,
         intervals: Mapping[Lane, float],
@@ -76,7 +76,7 @@ class GuestWatch:
         """Take the parts.
 
         Args:
-            guest: who it is.
+            found: who it is, and who told of it.
             access: how it is reached.
             intervals: seconds between passes by lane.
             clock: the clocks.
@@ -84,18 +84,19 @@ class GuestWatch:
             collects: whether samples wait for a batch.
             spread: whether it begins at its own instant of the fast interval, beside many that begin now.
         """
-        self.guest = guest
+        self.found, self.guest = found, found.guest
+        guest = found.guest
         self._access, self._clock, self._changed, self._collects = access, clock, changed, collects
         self._intervals = intervals
         self._began = clock.monotonic()
         self._stamps = Stamps(seen=clock.now_ns())
         self._delay = _place(guest.uid) * intervals[Lane.FAST] if spread else 0.0
-        self._gpus = FirstAnswer("gpus", access.gpus, wants_devices=True, opened=self._opened)
-        self._host = FirstAnswer("host", access.host, wants_devices=False, opened=self._opened)
+        self._gpus = FirstAnswer("gpus", access.gpus, clock, wants_devices=True, opened=self._opened)
+        self._host = FirstAnswer("host", access.host, clock, wants_devices=False, opened=self._opened)
         self._loops = [
             self._loop(reader, ways) for reader, ways in ((self._gpus, access.gpus), (self._host, access.host)) if ways
         ]
-        self._standing = AWAITED
+        self._standing = AWAITED if access.gpus else NO_WAY
         self._heard = self._began
         self._shown: tuple[str, ...] = ()
         self._names: dict[str, str] = {}
@@ -142,6 +143,8 @@ class GuestWatch:
                 allocation=self.guest.allocation,
                 state=self._standing.state,
                 detail=self._standing.detail,
+                found_by=self.found.by,
+                ways=tuple(dict.fromkeys((*self._gpus.tried, *self._host.tried))),
                 devices=found.devices,
                 host=found.host,
                 readers=found.readers,

@@ -1,11 +1,12 @@
-"""Every virtual machine of this host: those of the configuration, and those that come and go in the folder."""
+"""Every virtual machine of this host that somebody tells of: they come and go while the agent runs."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 
-from gpufleet.agent.guests.folder import GuestFolder
+from gpufleet.agent.guests.folder import Listing
 from gpufleet.agent.guests.guest import Access, GuestWatch
+from gpufleet.agent.guests.sources import Found, Source
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
 from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
@@ -14,8 +15,7 @@ from gpufleet.ports import Clock
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
-"""Between two looks at the folder."""
+_NOTHING = Listing({}, {})
 
 SHOW_SECONDS = 2.0
 """What guests bring within this time is shown together."""
@@ -25,12 +25,11 @@ AGAIN_SECONDS = 60.0
 
 
 class Guests:
-    """Runs a task for each virtual machine; adds and removes them as the folder says."""
+    """Runs a task for each virtual machine; adds and removes them as the sources say."""
 
     def __init__(
         self,
-        configured: Sequence[GuestConfig],
-        folder: GuestFolder | None,
+        sources: Sequence[Source],
         reach: Callable[[GuestConfig], Access],
         *,
         intervals: Mapping[Lane, float],
@@ -40,14 +39,15 @@ class Guests:
         """Take the parts.
 
         Args:
-            configured: virtual machines of the configuration.
-            folder: where others come and go, or None.
+            sources: who tells of virtual machines; what several tell of is as the first of them says.
             reach: makes what one is reached by.
             intervals: seconds between passes by lane.
             clock: the clocks.
             collects: whether there is a hub that samples are collected for.
         """
-        self._configured, self._folder, self._reach = tuple(configured), folder, reach
+        self._sources, self._reach = tuple(sources), reach
+        self._listings: dict[str, Listing] = {}
+        self._following = asyncio.Lock()
         self._intervals, self._clock, self._collects = intervals, clock, collects
         self._watches: dict[str, GuestWatch] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -69,11 +69,8 @@ class Guests:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep_telling(changed), name="guests' news")
-                first = True
-                while True:
-                    await self._follow(first=first)
-                    first = False
-                    await asyncio.sleep(LOOK_SECONDS)
+                for source in self._sources:
+                    tasks.create_task(self._keep_looking(source), name=f"guests of the {source.name}")
         finally:
             for task in self._tasks.values():
                 task.cancel()
@@ -94,32 +91,44 @@ class Guests:
         self._left.clear()
         return tuple(reports)
 
+    async def _keep_looking(self, source: Source) -> None:
+        first = True
+        while True:
+            self._listings[source.name] = await source.look()
+            async with self._following:
+                await self._follow(first=first)
+            first = False
+            await asyncio.sleep(source.every_seconds)
+
     async def _follow(self, *, first: bool) -> None:
         """Begin with those that came, and end with those that went or are described anew."""
-        wanted = {guest.uid: guest for guest in self._configured}
+        wanted: dict[str, Found] = {}
         problems: dict[str, str] = {}
-        if self._folder is not None:
-            listing = await asyncio.to_thread(self._folder.look)
+        for source in self._sources:
+            listing = self._listings.get(source.name, _NOTHING)
             problems |= listing.problems
-            for name, guest in listing.guests.items():
+            for label, guest in listing.guests.items():
                 if guest.uid in wanted:
-                    problems[name] = f"{name}: {guest.uid} is {wanted[guest.uid].title}, which is read already"
+                    if not source.adds:
+                        other = wanted[guest.uid].guest.title
+                        problems[label] = f"{label}: {guest.uid} is {other}, which is read already"
                 elif len(wanted) >= MAX_GUESTS:
-                    problems[name] = f"{name}: more than {MAX_GUESTS} virtual machines: it is not read"
+                    problems[label] = f"{label}: more than {MAX_GUESTS} virtual machines: it is not read"
                 else:
-                    wanted[guest.uid] = guest
+                    wanted[guest.uid] = Found(guest, f"{source.name}: {label}")
         if problems != self._problems:
             self._problems = problems
             self._news.set()
-        for uid in [uid for uid, watch in self._watches.items() if wanted.get(uid) != watch.guest]:
+        for uid in [uid for uid, watch in self._watches.items() if wanted.get(uid) != watch.found]:
             await self._end(uid, gone=uid not in wanted)
-        for uid, guest in wanted.items():
+        for uid, found in wanted.items():
             if uid not in self._watches:
-                self._begin(guest, spread=first)
+                self._begin(found, spread=first)
 
-    def _begin(self, guest: GuestConfig, *, spread: bool) -> None:
+    def _begin(self, found: Found, *, spread: bool) -> None:
+        guest = found.guest
         watch = GuestWatch(
-            guest,
+            found,
             self._reach(guest),
             intervals=self._intervals,
             clock=self._clock,
@@ -129,7 +138,7 @@ class Guests:
         )
         self._watches[guest.uid] = watch
         self._tasks[guest.uid] = asyncio.create_task(self._run(watch), name=f"guest {guest.title}")
-        log.info("virtual machine %s (%s): read from now on", guest.title, guest.uid)
+        log.info("virtual machine %s (%s, %s): read from now on", guest.title, guest.uid, found.by)
         self._news.set()
 
     async def _end(self, uid: str, *, gone: bool) -> None:

@@ -24,6 +24,8 @@ class Standing(msgspec.Struct, frozen=True):
 
 AWAITED = Standing(Reason.GUEST_BOOTING, "it has not answered yet")
 
+NO_WAY = Standing(Reason.NOT_ENABLED, "no way into it: it has no vsock device, and nothing describes another way")
+
 
 def judge(
     guest: GuestConfig, failure: Absent | None, shown: Mapping[str, str], *, before: Standing, awaited: bool, late: bool

@@ -12,8 +12,10 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError, ReaderError
 from gpufleet.model.round import Round
+from gpufleet.model.snapshot import WayReport, WayState
 from gpufleet.model.text import clean
-from gpufleet.ports import Reader
+from gpufleet.model.time import to_datetime
+from gpufleet.ports import Clock, Reader
 
 TRY_SECONDS = 20.0
 """What one way may take of a pass."""
@@ -97,6 +99,7 @@ class FirstAnswer:
         self,
         name: str,
         ways: Sequence[Way],
+        clock: Clock,
         *,
         wants_devices: bool,
         opened: Callable[[], None],
@@ -107,14 +110,16 @@ class FirstAnswer:
         Args:
             name: in statuses.
             ways: the preferred first; all readers with the lanes of the first.
+            clock: the clocks.
             wants_devices: whether a pass without a device is no answer.
             opened: hears that a channel is open.
             try_seconds: what one way may take of a pass.
         """
-        self._name, self._ways, self._wants_devices = name, tuple(ways), wants_devices
+        self._name, self._ways, self._wants_devices, self._clock = name, tuple(ways), wants_devices, clock
         self._opened, self._try_seconds = opened, try_seconds
         self._chosen: Way | None = None
         self._failures = 0
+        self._tried: dict[str, WayReport] = {}
 
     @property
     def name(self) -> str:
@@ -130,6 +135,11 @@ class FirstAnswer:
     def chosen(self) -> str:
         """Name of the way that answers, or empty."""
         return self._chosen.name if self._chosen is not None else ""
+
+    @property
+    def tried(self) -> tuple[WayReport, ...]:
+        """How each way did when it was last asked, the preferred first."""
+        return tuple(self._tried.get(way.name, WayReport(way=way.name, asks=self._name)) for way in self._ways)
 
     @property
     def pass_seconds(self) -> float:
@@ -189,6 +199,32 @@ class FirstAnswer:
         self._opened()
 
     async def _try(self, way: Way, lane: Lane) -> Round:
+        try:
+            done = await self._ask(way, lane)
+        except ReaderError as error:
+            self._note(way, error)
+            raise
+        self._note(way, None)
+        return done
+
+    def _note(self, way: Way, failure: ReaderError | None) -> None:
+        """Keep what came of asking; what was wrong before stays told, with its time."""
+        at = to_datetime(self._clock.now_ns())
+        before = self._tried.get(way.name, WayReport(way=way.name, asks=self._name))
+        if failure is None:
+            now = msgspec.structs.replace(before, state=WayState.ANSWERS, last_attempt=at, last_success=at)
+        else:
+            now = msgspec.structs.replace(
+                before,
+                state=WayState.FAILS,
+                last_attempt=at,
+                last_failure=at,
+                reason=failure.absence,
+                last_error=clean(str(failure))[:MAX_WORDS],
+            )
+        self._tried[way.name] = now
+
+    async def _ask(self, way: Way, lane: Lane) -> Round:
         if way.link is not None:
             await self._open(way, way.link)
         try:

@@ -1,0 +1,147 @@
+"""What of a libvirt domain's XML says how to reach it, and which devices of this host it holds. Pure.
+
+Elements are those of https://libvirt.org/formatdomain.html. Much of such a document may be written by whoever asked for
+the domain (its metadata above all): no entity is expanded, and size, depth and number of elements are bounded.
+"""
+
+import re
+import uuid
+from typing import NoReturn
+from xml.parsers import expat
+
+import msgspec
+
+from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.view import normalise_pci_address
+
+MAX_BYTES = 4 << 20
+MAX_DEPTH, MAX_ELEMENTS = 64, 100_000
+MAX_DEVICES = 256
+"""Devices of the host that one domain may hold."""
+
+_HEX = re.compile(r"(?:0[xX])?[0-9a-fA-F]{1,8}", re.ASCII)
+_CID = re.compile(r"[0-9]{1,10}", re.ASCII)
+_FIRST_CID, _LAST_CID = 3, 0xFFFF_FFFE
+
+
+class Domain(msgspec.Struct, frozen=True, kw_only=True):
+    """What a domain has.
+
+    Attributes:
+        cid: its vsock address, or None where it has no such device.
+        channels: name of a virtio-serial port to its Unix socket on this host.
+        pci: addresses of PCI functions that are handed to it, such as `0000:3b:00.0`.
+        mdevs: UUIDs of mediated devices (vGPU instances) that are handed to it.
+    """
+
+    cid: int | None = None
+    channels: dict[str, str] = {}
+    pci: tuple[str, ...] = ()
+    mdevs: tuple[str, ...] = ()
+
+
+def parse_domain(content: bytes) -> Domain:
+    """Read a document.
+
+    Raises:
+        WireLimitError: if it is too long, too deep, or has too many elements or devices.
+        WireError: if it is no description of a domain, or uses entities.
+    """
+    if len(content) > MAX_BYTES:
+        raise WireLimitError("domain", f"{len(content)} bytes, more than {MAX_BYTES}")
+    document = _Document()
+    try:
+        document.parse(content)
+    except expat.ExpatError as error:
+        what = f"the XML ends or breaks at line {error.lineno}: {expat.ErrorString(error.code)}"
+        raise WireError("domain", what) from error
+    except (UnicodeError, LookupError) as error:  # an encoding that Python does not know, or cannot use
+        raise WireError("domain", f"its encoding cannot be read: {error}") from error
+    return Domain(
+        cid=document.cid,
+        channels=document.channels,
+        pci=tuple(dict.fromkeys(document.pci)),
+        mdevs=tuple(dict.fromkeys(document.mdevs)),
+    )
+
+
+class _Document:
+    """Handlers of one parse: the path to where it is, and the device that it is in."""
+
+    def __init__(self) -> None:
+        self.cid: int | None = None
+        self.channels: dict[str, str] = {}
+        self.pci: list[str] = []
+        self.mdevs: list[str] = []
+        self._path: list[str] = []
+        self._elements = 0
+        self._type = ""  # of the device
+        self._socket = ""
+
+    def parse(self, content: bytes) -> None:
+        """Parse it; raises ExpatError and WireError."""
+        parser = expat.ParserCreate()
+        parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.EntityDeclHandler = _refuse
+        parser.ExternalEntityRefHandler = _refuse
+        parser.SkippedEntityHandler = _refuse
+        parser.UnparsedEntityDeclHandler = _refuse
+        parser.Parse(content, True)
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        if not self._path and tag != "domain":
+            raise WireError("domain", f"the root is <{tag[:40]}>, not <domain>")
+        self._elements += 1
+        if self._elements > MAX_ELEMENTS:
+            raise WireLimitError("domain", f"more than {MAX_ELEMENTS} elements")
+        if len(self._path) >= MAX_DEPTH:
+            raise WireLimitError("domain", f"deeper than {MAX_DEPTH} elements")
+        self._path.append(tag)
+        if self._path[1:2] != ["devices"] or len(self._path) < 3:
+            return
+        if len(self._path) == 3:
+            self._type, self._socket = attributes.get("type", ""), ""
+            return
+        place = self._path[2:]
+        if place == ["vsock", "cid"]:
+            self._take_cid(attributes.get("address", ""))
+        elif place == ["hostdev", "source", "address"]:
+            self._take_device(attributes)
+        elif place == ["channel", "source"] and self._type == "unix":
+            self._socket = attributes.get("path", "")
+        elif place == ["channel", "target"] and self._socket.startswith("/"):
+            self.channels.setdefault(attributes.get("name", ""), self._socket)
+
+    def _end(self, _: str) -> None:
+        self._path.pop()
+
+    def _take_cid(self, address: str) -> None:
+        if _CID.fullmatch(address) and _FIRST_CID <= int(address) <= _LAST_CID:
+            self.cid = int(address)
+
+    def _take_device(self, attributes: dict[str, str]) -> None:
+        if len(self.pci) + len(self.mdevs) >= MAX_DEVICES:
+            raise WireLimitError("domain", f"more than {MAX_DEVICES} devices of the host")
+        if self._type == "pci":
+            self.pci.append(_pci_address(attributes))
+        elif self._type == "mdev":
+            try:
+                self.mdevs.append(str(uuid.UUID(attributes.get("uuid", ""))))
+            except ValueError:
+                raise WireError("domain", "a mediated device without a UUID") from None
+
+
+def _pci_address(attributes: dict[str, str]) -> str:
+    texts = [attributes.get(name, "0x0") for name in ("domain", "bus", "slot", "function")]
+    if not all(_HEX.fullmatch(text) for text in texts):
+        raise WireError("domain", "a PCI device without an address")
+    domain, bus, slot, function = (int(text, 16) for text in texts)
+    if domain > 0xFFFF_FFFF or bus > 0xFF or slot > 0x1F or function > 7:
+        raise WireError("domain", "an impossible PCI address")
+    return normalise_pci_address(f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}")
+
+
+def _refuse(*_: object) -> NoReturn:
+    raise WireError("domain", "it declares or uses an entity, which libvirt never does")

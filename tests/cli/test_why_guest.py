@@ -1,0 +1,118 @@
+"""`gpufleet why VM`, and `doctor` beside a running agent: what is known of a virtual machine and its ways."""
+
+import datetime as dt
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpufleet.cli.devices import find_guest, find_guest_device
+from gpufleet.cli.errors import CommandError
+from gpufleet.cli.explain_guest import explain_guest
+from gpufleet.codecs.snapshot_json import encode_snapshot
+from gpufleet.doctor import Facts, Verdict, examine
+from gpufleet.doctor.checks.guests import MEND
+from gpufleet.model.guest import OK, REMOVED, STATES
+from gpufleet.model.snapshot import Snapshot
+from tests.support.command import gpufleet
+from tests.support.snapshots import EXAMPLE_GUEST, example_guest, example_snapshot
+
+NOW = dt.datetime(2026, 1, 1, 0, 1, tzinfo=dt.UTC)
+
+FACTS = (
+    "state gpu_lost: nvidia-smi, ssh to 10.0.3.7:22: GPU is lost",
+    "found by folder: train-0.toml",
+    "for allocation slice-1",
+    "should have 2 GPUs, and how many it shows is not known",
+    (
+        "way to its gpus: dcgm at vsock://42:5555: fails; last error 60 s ago: guest_unreachable: "
+        "vsock://42:5555: Connection reset by peer"
+    ),
+    "way to its gpus: nvidia-smi, ssh to 10.0.3.7:22: fails; last error 20 s ago: gpu_lost: GPU is lost",
+    "way to its gpus: metrics at vsock://42:9400: not asked",
+    "way to its host: ssh to 10.0.3.7:22: answers, last 20 s ago",
+    "told of 60 s ago (2026-01-01T00:00:00Z)",
+    "a way into it was open 48 s ago (2026-01-01T00:00:12Z), 12 s after it was told of",
+    "it first answered 47.5 s ago (2026-01-01T00:00:12Z), 12.5 s after it was told of",
+    "its driver was ready: not yet",
+)
+
+
+def snapshot() -> Snapshot:
+    other = msgspec.structs.replace(example_guest(), namespace="ops", vm_uuid="6f1ed002-0000-4000-8000-000000000000")
+    machine = msgspec.structs.replace(other.machine, name="ops/train-0")
+    other = msgspec.structs.replace(other, machine=machine, allocation="", devices=())
+    return msgspec.structs.replace(example_snapshot(), guests=(example_guest(), other))
+
+
+@pytest.mark.parametrize("words", ["ml/train-0", EXAMPLE_GUEST, "6F1ED002-AB", "slice-1"])
+def test_a_virtual_machine_is_found_by_what_people_have_at_hand(words: str) -> None:
+    found = find_guest(snapshot(), words)
+    assert found is not None
+    assert found.machine.name == "ml/train-0"
+
+
+def test_what_fits_several_or_none_is_said() -> None:
+    for words in ("train-0", "6f1ed002"):
+        with pytest.raises(CommandError, match="fits 2 virtual machines: ml/train-0"):
+            find_guest(snapshot(), words)
+    assert [find_guest(snapshot(), words) for words in ("", "6f1", "train")] == [None, None, None]
+    inside = find_guest_device(snapshot(), "0000abcd")
+    assert inside is not None
+    assert inside[0].machine.name == "ml/train-0"
+
+
+def test_everything_that_is_known_is_told() -> None:
+    found = explain_guest(example_guest(), NOW)
+    assert found.subject == f"virtual machine ml/train-0 {EXAMPLE_GUEST}"
+    assert found.facts == FACTS
+    assert [part.title for part in found.parts] == ["the machine", "gpu GPU-0000abcd-0000"]
+
+
+def test_the_command_asks_the_agent(served: dict[str, tuple[int, bytes]]) -> None:
+    served["/v1/snapshot"] = (200, encode_snapshot(snapshot()))
+    url = served["url"][1].decode()
+    done = gpufleet("why", "ml/train-0", "--agent", url)
+    assert done.returncode == 0, done.stderr
+    assert "found by folder: train-0.toml" in done.stdout
+    assert "guest_unreachable: vsock://42:5555: Connection reset by peer" in done.stdout
+    device = gpufleet("why", "GPU-0000abcd", "--agent", url, "--json")
+    assert json.loads(device.stdout)["facts"][0] == FACTS[0]
+    missing = gpufleet("why", "nobody", "--agent", url, "--hub", "http://127.0.0.1:1")
+    assert missing.returncode != 0
+    unknown = gpufleet("why", "nobody", "--agent", url)
+    assert "known are: ml/train-0, ops/train-0" in unknown.stderr
+
+
+def test_the_doctor_tells_of_each(served: dict[str, tuple[int, bytes]], tmp_path: Path) -> None:
+    served["/v1/snapshot"] = (200, encode_snapshot(snapshot()))
+    listen = served["url"][1].decode().removeprefix("http://")
+    config = tmp_path / "agent.toml"
+    config.write_text(f'listen = "{listen}"\nguest_folder = "{tmp_path}"\n')
+    done = gpufleet("doctor", "--json", "--config", str(config))
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert checks["guests"]["found"] == "2 virtual machines, 0 read"
+    assert checks["guest ml/train-0"]["verdict"] == "failed"
+    assert "found by folder: train-0.toml" in checks["guest ml/train-0"]["found"]
+    assert checks["guest ml/train-0"]["mend"] == MEND["gpu_lost"]
+    config.write_text(f'listen = "127.0.0.1:1"\nguest_folder = "{tmp_path}"\n')
+    silent = json.loads(gpufleet("doctor", "--json", "--config", str(config)).stdout)
+    assert next(one for one in silent if one["name"] == "guests")["verdict"] == "unknown"
+
+
+def test_every_state_has_something_to_do_about_it() -> None:
+    assert set(MEND) == set(STATES) - {OK, REMOVED}
+    clock = int(NOW.timestamp()) * 10**9
+    for state in STATES:
+        guest = msgspec.structs.replace(example_guest(), state=state)
+        facts = Facts(guests_described=True, guests=(guest,), clock_ns=clock)
+        (check,) = (one for one in examine(facts) if one.name == "guest ml/train-0")
+        assert (check.verdict is Verdict.OK) == (state == OK)
+        assert bool(check.mend) == (state != OK)
+
+
+def test_a_bad_description_fails_and_libvirt_is_offered() -> None:
+    facts = Facts(guests_described=True, guests=(), guests_capability="failing: a.toml: is not TOML")
+    (check,) = (one for one in examine(facts) if one.name == "guests")
+    assert (check.verdict, check.found) == (Verdict.FAILED, "a.toml: is not TOML")
