@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.table import Table
+from benchmarks.yardstick import yardstick_ms
 from gpufleet.model.catalogue import Lane
 from gpufleet.readers.nvml.reader import NvmlReader
 from tests.fakes.nvml.driver import FakeNvml
@@ -115,7 +116,7 @@ def main() -> int:
     """Run and print."""
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder:
         asyncio.run(measure(Path(folder))).print()
-    print(f"load average {os.getloadavg()[0]:.1f}")
+    print(f"load average {os.getloadavg()[0]:.1f}, yardstick {yardstick_ms():.1f} ms")
     return 0
 
 

@@ -3,11 +3,12 @@
 It can hang or die in the driver without harm to its parent. Requests come on standard input, records leave on
 standard output; before every call its number is left in shared memory, so that the parent can name the call
 that does not come back. Four kinds of threads: the main one reads requests, one session thread talks to NVML
-as a whole, one thread a GPU talks to that GPU, two listen for events. The end of standard input ends the process,
+as a whole, others (`crew`) talk to the GPUs, two listen for events. The end of standard input ends the process,
 whoever hangs, so that nothing is held for a parent that was killed.
 """
 
 import contextlib
+import functools
 import mmap
 import os
 import queue
@@ -20,6 +21,7 @@ from gpufleet.agent.trim import give_back_memory
 from gpufleet.readers.nvml import calls
 from gpufleet.readers.nvml.calls import NUMBERS, Call
 from gpufleet.readers.nvml.context import Context, Memory
+from gpufleet.readers.nvml.crew import Crew
 from gpufleet.readers.nvml.listen import Listener
 from gpufleet.readers.nvml.listen_system import SystemListener
 from gpufleet.readers.nvml.protocol import (
@@ -58,6 +60,7 @@ class Session:
         self._nvml: Any = None
         self._versions = (Answer(0), Answer(0), Answer(0))
         self._workers: list[Worker] = []
+        self._crew = Crew()
         self._listener = Listener(outlet.put)
         self._system = SystemListener(outlet.put)
         self._rounds: queue.SimpleQueue[Request] = queue.SimpleQueue()
@@ -154,11 +157,14 @@ class Session:
         driver = version_of(self._versions[0].value)
         for index in range(len(self._workers), count):
             self._workers.append(Worker(self._nvml, index, driver, self._crumbs, self._outlet))
+        ready: list[Worker] = []
         for index, worker in enumerate(self._workers[:count]):
             if worker.busy:
                 self._outlet.put(BusyRecord(request.round, index))
             else:
-                worker.give(request)
+                worker.busy = True
+                ready.append(worker)
+        self._crew.do([functools.partial(worker.ask, request) for worker in ready])
 
     def _mark(self, label: str) -> None:
         self._crumbs[SESSION_SLOT] = NUMBERS[label]

@@ -35,6 +35,9 @@ class ChildEndedError(Exception):
 MAX_EVENTS = 10_000
 """Events that wait to be taken; beyond it the oldest are lost. The kernel's log has them too."""
 
+REST = 0.002
+"""Seconds without looking after records came: others come soon, and waking up for each costs more than it does."""
+
 
 class Child:
     """One child process. Made and used on one running event loop.
@@ -68,7 +71,8 @@ class Child:
         assert self._process.stdout is not None
         self._replies = self._process.stdout.fileno()
         os.set_blocking(self._replies, False)
-        self._loop.add_reader(self._replies, self._on_readable)
+        self._resting: asyncio.TimerHandle | None = None
+        self._listen()
 
     @property
     def pid(self) -> int:
@@ -149,6 +153,8 @@ class Child:
 
     def release(self) -> None:
         """Give back pipes and memory; the process itself, if it still hangs, is left behind."""
+        if self._resting is not None:
+            self._resting.cancel()
         self._loop.remove_reader(self._replies)
         self.stop()
         assert self._process.stdout is not None
@@ -173,9 +179,14 @@ class Child:
                 self.watched = record.codes
             else:
                 self._records.put_nowait(record)
-        if not data:
-            self._loop.remove_reader(self._replies)
+        self._loop.remove_reader(self._replies)
+        if data:
+            self._resting = self._loop.call_later(REST, self._listen)
+        else:
             self._records.put_nowait(None)
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._replies, self._on_readable)
 
 
 def _spawn(crumbs: int, environment: Mapping[str, str] | None, control_device: Path) -> subprocess.Popen[bytes]:

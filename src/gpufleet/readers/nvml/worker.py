@@ -1,9 +1,8 @@
-"""In the child process: one GPU and its thread."""
+"""In the child process: one GPU."""
 
 import contextlib
 import ctypes
 import os
-import queue
 import threading
 import time
 from typing import Any
@@ -87,7 +86,7 @@ def words_of(nvml: Any, code: int) -> str:
 
 
 class Worker:
-    """One GPU: its thread, its handle, and what this driver does not offer for it."""
+    """One GPU: its handle, and what this driver does not offer for it."""
 
     def __init__(self, nvml: Any, index: int, driver: tuple[int, ...], crumbs: memoryview, outlet: Outlet) -> None:
         self._nvml, self._index, self._driver, self._outlet = nvml, index, driver, outlet
@@ -98,31 +97,23 @@ class Worker:
         self._virtualization = Answer(0)
         self._role: tuple[str, ...] = ()
         self._lasting: dict[tuple[str, str], Answer] = {}  # by name of the instance, empty for the GPU, and call
-        self._rounds: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self.busy = False
-        threading.Thread(target=self._run, name=f"gpu-{index}", daemon=True).start()
 
-    def give(self, request: Request) -> None:
-        """Start a round; only while not `busy`."""
-        self.busy = True
-        self._rounds.put(request)
+    def ask(self, request: Request) -> None:
+        """Make a round, whoever's thread it is; only one at a time, and after `busy` was set."""
+        try:
+            record = self._round(request)
+        except DeviceEndedError as end:
+            self._device = None
+            words = words_of(self._nvml, end.code)
+            record = DeviceRecord(request.round, self._index, time.time_ns(), end.code, words, end.asked)
+        self._mark(calls.NOTHING)
+        self.busy = False
+        self._outlet.put(record)
 
     def end(self) -> None:
         """Give back what is held of the driver's; only while not `busy`, after the last round."""
         self._memory.forget()
-
-    def _run(self) -> None:
-        while True:
-            request = self._rounds.get()
-            try:
-                record = self._round(request)
-            except DeviceEndedError as end:
-                self._device = None
-                words = words_of(self._nvml, end.code)
-                record = DeviceRecord(request.round, self._index, time.time_ns(), end.code, words, end.asked)
-            self._mark(calls.NOTHING)
-            self.busy = False
-            self._outlet.put(record)
 
     def _round(self, request: Request) -> DeviceRecord:
         if self._device is None or request.lane == "static":
