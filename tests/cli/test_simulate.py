@@ -1,11 +1,14 @@
-"""The simulated engine and the doctor, as two processes."""
+"""The simulated engine and the doctor, as two processes; the simulated fleet without a hub."""
 
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from gpufleet.simulate.fleet.faults import FAULTS
+from tests.support.processes import free_port
 from tests.support.waiting import wait_until
 
 GPUFLEET = [sys.executable, "-m", "gpufleet.cli.main"]
@@ -36,3 +39,40 @@ def test_wrong_words_are_usage_errors(tmp_path: Path) -> None:
         ended = subprocess.run([*GPUFLEET, *arguments], capture_output=True, text=True, check=False)
         assert ended.returncode == 2, arguments
         assert "nowhere" in ended.stderr or "wrong_magic" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--faults", "silent-claster@+5m"], "no fault is called 'silent-claster'"),
+        (["--faults", "silent-cluster@+5m:c4"], "no c4/n1/g0 in this fleet"),
+        (["--faults", "gpu-lost@+5m:c1/n1/g8"], "no c1/n1/g8 in this fleet"),
+        (["--duration", "5 minutes"], "not a span of time"),
+        (["--start", "yesterday"], "not a time"),
+        (["--hub", "nowhere", "--no-register"], "is not a hub"),
+        (["--clusters", "0"], "--clusters"),
+    ],
+)
+def test_a_fleet_that_cannot_be_is_a_usage_error(arguments: list[str], words: str) -> None:
+    ended = subprocess.run([*GPUFLEET, "simulate", "fleet", *arguments], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert words in " ".join(ended.stderr.replace("\u2502", " ").split())
+
+
+def test_the_list_of_faults_explains_each() -> None:
+    told = subprocess.run(
+        [*GPUFLEET, "simulate", "fleet", "--faults", "list"], capture_output=True, text=True, check=True
+    ).stdout
+    for kind, row in FAULTS.items():
+        assert kind in told
+        assert row.happens in told
+        assert row.expected in told
+
+
+def test_without_a_hub_it_says_so() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    ended = subprocess.run(
+        [*GPUFLEET, "simulate", "fleet", "--hub", url, "--once"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert url in ended.stderr

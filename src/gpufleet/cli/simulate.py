@@ -5,10 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpufleet.cli.simulate_fleet import simulate_fleet
+
 if TYPE_CHECKING:
     from gpufleet.simulate.dcgm.state import EngineState
 
 simulate_app = typer.Typer(no_args_is_help=True, help="Stand-ins for what gpufleet reads; nothing of them is real.")
+
+
+simulate_app.command("fleet")(simulate_fleet)
 
 
 @simulate_app.command("dcgm")

@@ -1,0 +1,143 @@
+"""The way from the fleet's agents to a hub: each batch by itself, or many in a bundle as a relay sends them.
+
+The newest batch of an agent goes first, then what waits. What a hub does not take now waits for as long as it asks, and
+so does everything else of that cluster.
+"""
+
+import asyncio
+import random
+from collections import deque
+
+import msgspec
+
+from gpufleet.sending.backoff import retry_delay
+from gpufleet.sending.post import Answer, HubClient, Verdict
+from gpufleet.simulate.fleet.agents import Agent, Body
+
+BUNDLE = 256
+"""Batches of one post of a bundling sender: a relay's."""
+
+
+class Counts(msgspec.Struct):
+    """What became of batches.
+
+    Attributes:
+        made: that agents numbered, and that wait or waited to be sent.
+        acknowledged: that the hub has.
+        refused: that it will never take.
+        renumbered: that came under an epoch of which another machine's were there first.
+        again: posts of a batch that are made again.
+        dropped: lost because too much waited.
+        error: what the hub said last that was no acknowledgement; empty once it takes batches again.
+    """
+
+    made: int = 0
+    acknowledged: int = 0
+    refused: int = 0
+    renumbered: int = 0
+    again: int = 0
+    dropped: int = 0
+    error: str = ""
+
+    @property
+    def waiting(self) -> int:
+        """Batches of which nothing is known yet."""
+        return self.made - self.acknowledged - self.refused - self.dropped
+
+
+class Poster:
+    """Posts for the agents of one cluster."""
+
+    def __init__(
+        self, client: HubClient, counts: Counts, settled: asyncio.Event, *, connections: int, bundle: int = 1
+    ) -> None:
+        """Take the way, where it is counted, what is set whenever a post has come to something, posts at once, and
+        batches of one post.
+        """
+        self._settled = settled
+        self._client = client
+        self._counts = counts
+        self._connections = connections
+        self._bundle = bundle
+        self._ready: deque[Agent] = deque()
+        self._queued: set[Agent] = set()
+        self._news = asyncio.Event()
+        self._failures = 0
+        self.in_flight = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way, or ready to go."""
+        return not self._ready and not self.in_flight
+
+    def offer(self, agent: Agent) -> None:
+        """Say that an agent has something to send."""
+        if agent.waiting and agent not in self._queued:
+            self._queued.add(agent)
+            self._ready.append(agent)
+            self._news.set()
+
+    async def run(self) -> None:
+        """Post until cancelled."""
+        async with self._client, asyncio.TaskGroup() as group:
+            for _ in range(self._connections):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            taken = self._take()
+            if not taken:
+                self._news.clear()
+                await self._news.wait()
+                continue
+            self.in_flight += len(taken)
+            answers: list[Answer] = []
+            try:
+                answers = await self._post([body.content for _, body in taken])
+            finally:
+                self.in_flight -= len(taken)
+                if not answers:  # cancelled in the middle
+                    for agent, body in taken:
+                        agent.put_back(body)
+            await self._settle(taken, answers)
+
+    def _take(self) -> list[tuple[Agent, Body]]:
+        taken: list[tuple[Agent, Body]] = []
+        while self._ready and len(taken) < self._bundle:
+            agent = self._ready.popleft()
+            self._queued.discard(agent)
+            taken.append((agent, agent.take()))
+            if self._bundle > 1:
+                self.offer(agent)
+        return taken
+
+    async def _post(self, contents: list[bytes]) -> list[Answer]:
+        if self._bundle == 1:
+            return [await self._client.post(contents[0])]
+        return await self._client.post_bundle(contents)
+
+    async def _settle(self, taken: list[tuple[Agent, Body]], answers: list[Answer]) -> None:
+        later: list[Answer] = []
+        self._settled.set()
+        for (agent, body), answer in zip(taken, answers, strict=True):
+            match answer.verdict:
+                case Verdict.TAKEN:
+                    self._counts.acknowledged += 1
+                case Verdict.REFUSED:
+                    self._counts.refused += 1
+                    self._counts.error = str(answer)
+                case Verdict.CONFLICT:
+                    agent.renew(body)
+                    self._counts.renumbered += 1
+                case Verdict.LATER:
+                    agent.put_back(body)
+                    later.append(answer)
+        if later:
+            self._failures += 1
+            self._counts.again += len(later)
+            self._counts.error = str(later[0])
+            await asyncio.sleep(retry_delay(self._failures, later[0].retry_after, random.random()))  # noqa: S311
+        elif any(answer.verdict is Verdict.TAKEN for answer in answers):
+            self._failures, self._counts.error = 0, "" if not self._counts.refused else self._counts.error
+        for agent, _ in taken:
+            self.offer(agent)

@@ -1,0 +1,221 @@
+"""Each fault of the fleet, against a hub on a jumping clock: it says what `FAULTS` and `docs/freshness.md` promise."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.hub.ingest import EpochConflictError
+from gpufleet.model.answer import SenderRecord
+from gpufleet.model.cluster import ClusterRecord
+from gpufleet.model.liveness import Freshness, State
+from gpufleet.model.time import NANOS
+from gpufleet.simulate.fleet.agents import Agent, Timing, agents_of
+from gpufleet.simulate.fleet.faults import parse_faults
+from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
+from tests.hub.liveness.hub_in_time import HubInTime
+
+STEP = 2.5
+CLUSTERS, NODES, GPUS = 2, 4, 2
+
+
+class Play:
+    """A fleet whose agents look when the hub's clock says so, and post what waits, the newest first."""
+
+    def __init__(self, folder: Path, faults: str) -> None:
+        self.hub = HubInTime(folder, "sim-1", "sim-2")
+        self.start = self.hub.clock.now_ns()
+        spec = FleetSpec(clusters=CLUSTERS, nodes=NODES, gpus=GPUS, faults=parse_faults(faults, self.start))
+        self.fleet = Fleet(spec)
+        self.agents = agents_of(self.fleet, Timing(start=self.start, interval=30.0))
+        self.conflicts = 0
+
+    async def until(self, seconds: float) -> None:
+        """Let the fleet live until so many seconds after its begin."""
+        since = 0.0
+        while self.hub.clock.now_ns() < self.start + int(seconds * NANOS):
+            self.hub.clock.advance(STEP)
+            _ = self.hub.listening.seconds
+            now = self.hub.clock.now_ns()
+            for agent in self.agents:
+                while agent.next_at <= now:
+                    agent.look()
+                if not agent.is_cut_off(now):
+                    await self._post(agent)
+            since += STEP
+            if since >= 30:
+                since = 0.0
+                await self.hub.take()  # flushed as a hub does it: now and then
+        await self.hub.take()
+
+    async def _post(self, agent: Agent) -> None:
+        while agent.waiting:
+            body = agent.take()
+            try:
+                await self.hub.ingest.take(body.content, self.hub.clock.now_ns())
+            except EpochConflictError:
+                self.conflicts += 1
+                agent.renew(body)
+
+    async def cluster(self, number: int = 1) -> ClusterRecord:
+        return await self.hub.cluster(f"sim-{number}")
+
+    async def fresh(self, number: int = 1) -> Freshness:
+        found = (await self.cluster(number)).freshness
+        assert found is not None
+        return found
+
+    async def sender(self, name: str = "sim-1-n0001") -> SenderRecord:
+        (found,) = [one for one in await self.hub.overview.senders() if one.sender == name]
+        return found
+
+    async def reporting(self, number: int = 1) -> int:
+        coverage = (await self.cluster(number)).coverage
+        assert coverage is not None
+        return coverage.reporting
+
+
+@pytest.fixture
+def plays(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Play]:
+    play = Play(tmp_path, request.param)
+    yield play
+    play.hub.end()
+
+
+def fault(text: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("plays", [text], indirect=True)
+
+
+async def is_healthy(plays: Play, *clusters: int) -> None:
+    for number in clusters:
+        fresh = await plays.fresh(number)
+        assert fresh.liveness.state is State.LIVE
+        assert (fresh.liveness.partial, fresh.liveness.suspect, fresh.missing_batches) == ((), (), 0)
+        assert fresh.senders == {State.LIVE: NODES}
+        assert await plays.reporting(number) == NODES * GPUS
+
+
+@fault("")
+async def test_a_fleet_without_faults_is_live_and_whole(plays: Play) -> None:
+    await plays.until(180)
+    await is_healthy(plays, 1, 2)
+
+
+@fault("silent-cluster@+2m/65m:c2")
+async def test_a_silent_cluster_is_late_stale_lost_and_live_again(plays: Play) -> None:
+    seen = []
+    for at in (120, 160, 210, 380, 440, 3650, 3750):
+        await plays.until(at)
+        seen.append((await plays.fresh(2)).liveness.state)
+    late, stale = [State.LATE] * 2, [State.STALE] * 2
+    assert seen == [State.LIVE, State.LIVE, *late, *stale, State.LOST]
+    await is_healthy(plays, 1)
+    assert (await plays.fresh(2)).senders == {State.LOST: NODES}
+    await plays.until(120 + 65 * 60 + 60)
+    await is_healthy(plays, 2)
+
+
+@fault("silent-node@+2m/10m:c1/n3")
+async def test_a_silent_node_makes_its_cluster_partial(plays: Play) -> None:
+    await plays.until(120 + 330)
+    fresh = await plays.fresh()
+    assert (fresh.liveness.state, fresh.senders) == (State.LIVE, {State.LIVE: 3, State.STALE: 1})
+    assert "1 of 4 senders are not live" in fresh.liveness.partial
+    assert await plays.reporting() == (NODES - 1) * GPUS
+    await plays.until(120 + 660)
+    await is_healthy(plays, 1, 2)
+
+
+@fault("half-cluster@+2m/10m:c1")
+async def test_half_a_cluster_is_half_of_its_senders_and_gpus(plays: Play) -> None:
+    await plays.until(120 + 330)
+    fresh = await plays.fresh()
+    assert (fresh.liveness.state, fresh.senders) == (State.LIVE, {State.LIVE: 2, State.STALE: 2})
+    assert await plays.reporting() == NODES // 2 * GPUS
+    await is_healthy(plays, 2)
+
+
+@fault("backfill@+2m/15m:c1/n1")
+async def test_backfill_is_live_at_once_and_nothing_stays_missing(plays: Play) -> None:
+    await plays.until(120 + 800)
+    assert (await plays.sender()).liveness.state is State.STALE
+    await plays.until(120 + 960)
+    sender = await plays.sender()
+    assert (sender.liveness.state, sender.missing) == (State.LIVE, 0)
+    machine = next(one for one in plays.hub.registry.machine_marks() if one.sender == "sim-1-n0001")
+    end = plays.hub.clock.now_ns()
+    points = plays.hub.store.series("sim-1", machine.id, ["gpu_power_watts"], plays.start - 1, end, 30 * NANOS)
+    gpu = plays.fleet.node(1, 1).gpus[0]
+    assert len(points[gpu.view.key, "gpu_power_watts"]) == 1080 // 30
+
+
+@fault("agent-restart@+2m/20s:c1/n1,node-reboot@+3m/60s:c1/n2")
+async def test_an_agent_or_node_that_starts_again_was_never_gone(plays: Play) -> None:
+    before = plays.fleet.machine(plays.fleet.node(1, 2), plays.start)
+    await plays.until(150)
+    assert (await plays.sender()).liveness.state is State.LIVE
+    await plays.until(330)
+    await is_healthy(plays, 1)
+    after = plays.fleet.machine(plays.fleet.node(1, 2), plays.hub.clock.now_ns())
+    assert after.boot_id != before.boot_id
+    life = plays.hub.senders.life(plays.hub.senders.now, "sim-1", "sim-1-n0001")
+    assert life is not None
+    assert life.heard.heartbeat is not None
+    assert life.heard.heartbeat.started_at == plays.start + 140 * NANOS
+    assert len(plays.hub.registry.machine_marks()) == CLUSTERS * NODES
+
+
+@fault("spool-wiped=4@+2m:c1/n1")
+async def test_a_wiped_spool_is_a_new_epoch_and_what_was_in_it_stays_missing(plays: Play) -> None:
+    await plays.until(240)
+    sender = await plays.sender()
+    assert (sender.liveness.state, sender.missing, len(sender.epochs)) == (State.LIVE, 4, 2)
+    assert (await plays.fresh()).missing_batches == 4
+
+
+@fault("lost-batches=5@+2m:c1/n1")
+async def test_lost_batches_are_missing_and_said(plays: Play) -> None:
+    await plays.until(240)
+    sender = await plays.sender()
+    assert (sender.liveness.state, sender.missing) == (State.LIVE, 5)
+    assert sender.dropped_total == 5
+
+
+@fault("clock-step=-120@+2m/20m:c1/n1,clock-step=300@+2m/20m:c1/n2")
+async def test_a_clock_that_is_off_makes_its_sender_suspect_and_never_silent(plays: Play) -> None:
+    await plays.until(120 + 900)
+    back, ahead = await plays.sender(), await plays.sender("sim-1-n0002")
+    assert back.liveness.state is ahead.liveness.state is State.LIVE
+    assert back.clock_ahead_seconds == pytest.approx(-120, abs=STEP)
+    assert ahead.clock_ahead_seconds == pytest.approx(300, abs=STEP)
+    for sender in (back, ahead):
+        (words,) = sender.liveness.suspect
+        assert words.startswith("its clock is ")
+
+
+@fault("cloned-machine@+2m/10m:c1/n1")
+async def test_a_cloned_machine_makes_both_suspect(plays: Play) -> None:
+    await plays.until(300)
+    fresh = await plays.fresh()
+    assert fresh.liveness.suspect == ("evidence of 2 machines contradicts another machine's",)
+    assert fresh.senders == {State.LIVE: NODES + 1}
+
+
+@fault("cloned-spool@+2m/10m:c1/n1")
+async def test_a_cloned_spool_makes_its_sender_suspect_and_takes_another_epoch(plays: Play) -> None:
+    await plays.until(300)
+    sender = await plays.sender()
+    assert plays.conflicts == 1
+    assert [one.partition(":")[0] for one in sender.liveness.suspect] == ["two machines count under its epoch"]
+    assert (sender.liveness.state, sender.missing, len(sender.epochs)) == (State.LIVE, 0, 2)
+
+
+@fault("gpu-lost@+2m/10m:c1/n1/g1,gpu-hung@+2m/10m:c1/n2/g0")
+async def test_a_gpu_that_says_nothing_reports_no_more_and_its_node_lives(plays: Play) -> None:
+    await plays.until(120 + 200)
+    fresh = await plays.fresh()
+    assert (fresh.liveness.state, fresh.senders) == (State.LIVE, {State.LIVE: NODES})
+    assert await plays.reporting() == NODES * GPUS - 2
+    assert fresh.liveness.partial == ("GPUs reporting: 6 of 8 expected by pci",)
+    await plays.until(120 + 700)
+    await is_healthy(plays, 1, 2)

@@ -1,0 +1,182 @@
+"""What the fleet's devices say is a function of seed and instant, possible, and agrees with itself."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufleet.codecs.batch import decode
+from gpufleet.hub.normalise import normalise
+from gpufleet.model.absence import Absent
+from gpufleet.model.catalogue import CATALOGUE, MetricKind
+from gpufleet.model.time import NANOS
+from gpufleet.simulate.fleet.agents import Agent, Timing, agents_of
+from gpufleet.simulate.fleet.faults import parse_faults
+from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
+from gpufleet.simulate.fleet.hardware import MODELS
+from gpufleet.simulate.fleet.layout import PATTERN, Gpu, Node, Role
+from gpufleet.simulate.fleet.values import gpu_fast
+
+START = 1_795_000_000 * NANOS
+DAY = 86_400 * NANOS
+FLEET = Fleet(FleetSpec(clusters=len(MODELS), nodes=len(PATTERN)))
+
+instants = st.integers(START, START + 400 * DAY)
+places = st.tuples(st.integers(1, len(MODELS)), st.integers(1, len(PATTERN)), st.integers(0, 7))
+
+
+def bodies(seed: int, rounds: int = 3) -> list[bytes]:
+    agents = agents_of(Fleet(FleetSpec(seed=seed, clusters=2, nodes=8)), Timing(start=START))
+    for _ in range(rounds):
+        for agent in agents:
+            agent.look()
+    return [body.content for agent in agents for body in agent.waiting]
+
+
+def test_one_seed_is_one_fleet_to_the_byte_and_another_one_is_another() -> None:
+    assert bodies(7) == bodies(7)
+    assert not set(bodies(7)) & set(bodies(8))
+
+
+def said(fleet: Fleet, place: tuple[int, int, int], at: int) -> dict[str, object]:
+    cluster, number, which = place
+    node = fleet.node(cluster, number)
+    gpu = node.all_gpus[which]
+    return dict(gpu_fast(gpu, at, fleet.booted_at(node, at), fleet.strain(node, gpu, at)))
+
+
+def test_an_instant_needs_none_of_those_before_it() -> None:
+    asked = [((c, n, g), START + t * 7 * NANOS) for c in (1, 4) for n in (1, 3, 4) for g in (0, 7) for t in range(20)]
+    in_order = [said(FLEET, *one) for one in asked]
+    shuffled = random.Random(1).sample(range(len(asked)), len(asked))
+    fresh = Fleet(FLEET.spec)
+    found = {at: said(fresh, *asked[at]) for at in shuffled}
+    assert [found[at] for at in range(len(asked))] == in_order
+
+
+@given(places, instants)
+def test_forty_values_are_possible_and_agree_with_each_other(place: tuple[int, int, int], at: int) -> None:
+    values = said(FLEET, place, at)
+    assert len(values) == 40
+    for name, value in values.items():
+        metric = CATALOGUE[name]
+        if isinstance(value, Absent):
+            assert any(one.reason is value.reason for one in metric.absent_when), name
+        elif isinstance(value, int | float):
+            assert metric.low is None or value >= metric.low, name
+            assert metric.high is None or value <= metric.high, name
+        else:
+            assert value in metric.states
+    model = FLEET.node(*place[:2]).all_gpus[place[2]].model
+    memory = [values[f"gpu_memory_{part}_bytes"] for part in ("used", "free", "reserved")]
+    assert sum(one for one in memory if isinstance(one, int)) == model.memory_bytes
+    power, heat, clock = (values[name] for name in ("gpu_power_watts", "gpu_temperature_celsius", "gpu_sm_clock_hertz"))
+    assert isinstance(power, float)
+    assert isinstance(heat, float)
+    assert model.idle_watts <= power <= model.limit_watts
+    assert 25 <= heat < model.slowdown_celsius
+    resting = power < model.idle_watts + 0.01 * (model.limit_watts - model.idle_watts)
+    if not resting:
+        assert clock in range(model.busy_hertz - 300_000_000, model.busy_hertz + 1)
+
+
+def test_forty_that_are_the_same_of_every_gpu_in_one_order() -> None:
+    assert len({tuple(said(FLEET, (c, n, 0), START)) for c in (1, 2, 3, 4) for n in range(1, 21)}) == 1
+
+
+def busy(fleet: Fleet, role: Role = Role.TRAINING) -> tuple[Node, Gpu]:
+    node = next(node for node in fleet.nodes() if node.role is role)
+    return node, node.gpus[0]
+
+
+@pytest.mark.parametrize("role", [Role.TRAINING, Role.INFERENCE, Role.BATCH, Role.MIG, Role.VGPU, Role.IDLE])
+def test_energy_is_the_integral_of_power(role: Role) -> None:
+    node, gpu = busy(FLEET, role)
+    strains = [FLEET.strain(node, gpu, START + 3 * step * NANOS) for step in range(8_000)]
+    power = sum(3 * (low.watts + high.watts) / 2 for low, high in itertools.pairwise(strains))
+    assert strains[-1].joules - strains[0].joules == pytest.approx(power, rel=1e-3)
+    assert strains[-1].joules > 24_000 * gpu.model.idle_watts
+
+
+def test_energy_is_the_integral_of_power_while_a_gpu_is_too_hot() -> None:
+    (fault,) = parse_faults("hot-gpu@+10m/20m", START)
+    fleet = Fleet(FleetSpec(nodes=1, faults=(fault,)))
+    node = fleet.node(1, 1)
+    gpu, healthy = node.gpus[0], Fleet(FleetSpec(nodes=1))
+    strains = [fleet.strain(node, gpu, START + step * NANOS) for step in range(3600)]
+    power = sum((low.watts + high.watts) / 2 for low, high in itertools.pairwise(strains))
+    assert strains[-1].joules - strains[0].joules == pytest.approx(power, rel=1e-3)
+    spared = (
+        healthy.strain(node, gpu, START + 3600 * NANOS).joules - fleet.strain(node, gpu, START + 3600 * NANOS).joules
+    )
+    assert spared > 0
+    assert [one.hot for one in strains].count(True) == 1200
+
+
+@settings(max_examples=50)
+@given(places, instants, st.lists(st.integers(1, 3 * DAY), min_size=2, max_size=8))
+def test_counters_only_grow_until_the_next_boot(place: tuple[int, int, int], at: int, spans: list[int]) -> None:
+    node = FLEET.node(*place[:2])
+    told = []
+    for span in spans:
+        told.append((FLEET.booted_at(node, at), said(FLEET, place, at)))
+        at += span
+    for (boot, before), (later_boot, after) in itertools.pairwise(told):
+        assert later_boot >= boot
+        for name, value in before.items():
+            newer = after[name]
+            if CATALOGUE[name].kind is MetricKind.COUNTER and isinstance(value, int | float) and boot == later_boot:
+                assert isinstance(newer, int | float)
+                assert newer >= value, name
+
+
+def test_a_board_warms_up_behind_its_power() -> None:
+    node, gpu = busy(FLEET)
+    strains = [FLEET.strain(node, gpu, START + 30 * step * NANOS) for step in range(2880)]
+    begin = next(at for at, (one, then) in enumerate(itertools.pairwise(strains)) if one.load == 0 < then.load)
+    cold, soon, later = strains[begin], strains[begin + 4], strains[begin + 40]
+    assert cold.celsius < soon.celsius < later.celsius
+    assert (later.celsius - cold.celsius) > 20
+
+
+def test_cuts_are_those_that_the_hardware_allows() -> None:
+    for model in MODELS:
+        for geometry in model.geometries:
+            taken = [range(slot.start, slot.start + slot.profile.memory_slices) for slot in geometry]
+            eighths = [eighth for one in taken for eighth in one]
+            assert len(eighths) == len(set(eighths))
+            assert max(eighths) < 8
+            assert sum(slot.profile.slices for slot in geometry) <= 7
+            assert sum(slot.profile.memory_bytes for slot in geometry) <= model.memory_bytes
+            assert len({slot.instance for slot in geometry}) == len(geometry)
+
+
+def test_a_cut_gpu_draws_what_its_parts_ask_for() -> None:
+    node, gpu = busy(FLEET, Role.MIG)
+    now = FLEET.strain(node, gpu, START)
+    load = sum(part.share * part.work.cycle.load_at(part.work.day(START)[1]) for part in gpu.parts)
+    assert now.load == pytest.approx(load)
+    assert len({part.view.uuid for part in gpu.parts}) == len(gpu.parts) >= 2
+
+
+def test_a_hub_finds_nothing_to_mend_in_any_of_it() -> None:
+    for agent in agents_of(FLEET, Timing(start=START)):
+        agent.look()
+        found = normalise(decode(agent.take().content), START + DAY)
+        assert (found.unknown_metrics, found.invalid_values, found.future_rows, found.repeated_rows) == ({}, {}, 0, 0)
+
+
+def test_neighbours_in_a_training_run_hold_one_job_and_every_kind_of_holder_is_there() -> None:
+    node, other = FLEET.node(1, 1), FLEET.node(1, 2)
+    assert node.role is other.role is Role.TRAINING
+    ids = {gpu.loads[0][1].holder(START + 5 * step * 60 * NANOS) for gpu in (*node.gpus, *other.gpus) for step in (1,)}
+    assert len(ids) == 1
+    agents = [agent for agent in agents_of(FLEET, Timing(start=START)) if agent.cluster == 1]
+    kinds = set()
+    for agent in agents:
+        assert isinstance(agent, Agent)
+        agent.look()
+        kinds |= {held.holder.kind for part in decode(agent.take().content).parts for held in part.holdings}
+    assert kinds == {"job", "pod", "vm"}
