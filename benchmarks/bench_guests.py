@@ -4,11 +4,13 @@ Method: one real sshd stands for all of them (each has a connection and a pin of
 captured GPU. A round is what an agent asks of a guest every 10 s: the GPU's fast table and its processes, and the
 files of processor, memory and network by one shell command. Connections are open and the way is remembered. Own
 processor time is this process's; sshd, its shells and the stand-in nvidia-smi run beside it on the same cores,
-where real guests would bring their own. The same again with one round every guest after the other says what a
-guest takes when nothing else runs.
+where real guests would bring their own: their processor time is measured too, and what it takes of these cores is
+the least that a round can take here, whoever asks. The same again with one round every guest after the other says
+what a guest takes when nothing else runs.
 """
 
 import asyncio
+import os
 import resource
 import sys
 import tempfile
@@ -22,6 +24,7 @@ from gpufleet.config.guests import GuestConfig, SshChannel
 from gpufleet.model.catalogue import Lane
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.guests import reach
+from tests.support import peers
 from tests.support.guest_smi import GuestSmi
 from tests.support.sshd import USER, Guest
 
@@ -56,9 +59,10 @@ async def measure(table: Table, guest: Guest, pins: Path) -> None:
     for pair in pairs:
         await ask(pair)
     first = time.perf_counter() - began
-    table.row("first answer", f"{first / GUESTS * 1e3:.0f}", "", "", "")
+    table.row("first answer", f"{first / GUESTS * 1e3:.0f}", "", "", "", "", "")
+    cores = len(os.sched_getaffinity(0))
     for what, together in (("all at once", True), ("one by one", False)):
-        began, used = time.perf_counter(), time.process_time()
+        began, used, theirs = time.perf_counter(), time.process_time(), guest.processor_seconds()
         readings = 0
         for _ in range(ROUNDS):
             if together:
@@ -66,17 +70,29 @@ async def measure(table: Table, guest: Guest, pins: Path) -> None:
             else:
                 readings = sum([await ask(pair) for pair in pairs])
         took, cost = time.perf_counter() - began, time.process_time() - used
+        theirs = guest.processor_seconds() - theirs
         each = took / ROUNDS / GUESTS * 1e3
         own = cost / ROUNDS / GUESTS * 1e3
-        table.row(what, f"{each:.1f}", f"{took / ROUNDS:.2f}", f"{own:.2f}", str(readings // GUESTS))
+        least, other = theirs / ROUNDS / cores, theirs / ROUNDS / GUESTS * 1e3
+        table.row(
+            what, f"{each:.1f}", f"{took / ROUNDS:.2f}", f"{own:.2f}", f"{other:.2f}", f"{least:.2f}",
+            str(readings // GUESTS),
+        )  # fmt: skip
     for access in every:
         for link in access.links:
             await link.close()
 
 
 def main() -> int:
-    """Run and print."""
-    table = Table("Guests over SSH", "64 guests", "ms a guest", "s a round", "own CPU ms a guest", "readings")
+    """Fetch what is missing, run and print."""
+    for problem in (problems := peers.fetch(("sshd", "nss_wrapper"))):
+        print(f"MISSING {problem}", file=sys.stderr)
+    if problems:
+        return 1
+    table = Table(
+        "Guests over SSH", "64 guests", "ms a guest", "s a round", "own CPU ms a guest", "guest's CPU ms",
+        "their s a round", "readings",
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch, Guest() as guest:
         GuestSmi(guest)
         asyncio.run(measure(table, guest, Path(scratch)))

@@ -129,6 +129,15 @@ class Guest:
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 
+    def processor_seconds(self) -> float:
+        """Return what it, and everything that it started, has taken so far."""
+        assert self._process is not None
+        ticks = 0
+        for number in _tree(self._process.pid):
+            with contextlib.suppress(OSError):
+                ticks += sum(map(int, Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[11:15]))
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def _answers(self) -> bool:
         assert self._process is not None
         assert self._process.poll() is None, self.log()
