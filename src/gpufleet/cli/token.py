@@ -50,7 +50,7 @@ def create(
     registry: Registry = None,
 ) -> None:
     """Make a token and print it, once: it is kept as a digest alone."""
-    from gpufleet.config.hub import ClusterId
+    from gpufleet.config.pull import ClusterId
     from gpufleet.model.allocation import Name
 
     now = dt.datetime.now(dt.UTC)

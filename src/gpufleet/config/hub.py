@@ -10,12 +10,12 @@ from gpufleet.config.agent import Name, default_state, parse_listen
 from gpufleet.config.exporter import ExporterTarget
 from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.pull import ClusterId, DiscoveryConfig, FederationConfig
 from gpufleet.config.tls import TlsConfig, check_exposure
 
 ENV_PREFIX = "GPUFLEET_HUB_"
 """What environment variables of the hub start with."""
 
-ClusterId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
 Seconds = Annotated[float, msgspec.Meta(ge=0.1, le=86_400)]
 Bytes = Annotated[int, msgspec.Meta(ge=1 << 10, le=1 << 44)]
 
@@ -132,6 +132,8 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         log_level: the least severe message that is logged.
         netdata: hosts without an agent that are read through their Netdata.
         exporter: machines without an agent that are read through an exporter of theirs, each a table `[[exporter]]`.
+        discovery: machines without an agent that stand in files of targets, each a table `[[discovery]]`.
+        federation: Prometheus servers of clusters that are asked for what they have, each a table `[[federation]]`.
         tls, ingest, flush, relay: see there.
     """
 
@@ -150,6 +152,8 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     relay: RelayConfig = RelayConfig()
     netdata: Annotated[tuple[NetdataHost, ...], msgspec.Meta(max_length=1000)] = ()
     exporter: Annotated[tuple[ExporterHost, ...], msgspec.Meta(max_length=1000)] = ()
+    discovery: Annotated[tuple[DiscoveryConfig, ...], msgspec.Meta(max_length=64)] = ()
+    federation: Annotated[tuple[FederationConfig, ...], msgspec.Meta(max_length=64)] = ()
 
     def __post_init__(self) -> None:
         """Refuse to show the whole fleet beyond this machine by accident."""
@@ -157,7 +161,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if not self.insecure_listen:
             lacking = [] if self.auth == "tokens" else ['auth = "tokens"']
             check_exposure(self.listen, host, lacking + ([] if self.tls.is_on else ["[tls]"]))
-        for key in ("netdata", "exporter"):
+        for key in ("netdata", "exporter", "discovery", "federation"):
             if self.relay.to is not None and getattr(self, key):
                 words = "is of no use to a relay (relay.to): it belongs in the hub's configuration"
                 raise ImpossibleValueError(key, words)
@@ -165,6 +169,9 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if len(set(named)) < len(named):
             words = "two targets of one node have one name: their samples would be taken for each other's"
             raise ImpossibleValueError("exporter", words)
+        servers = [(one.cluster, one.name) for one in self.federation]
+        if len(set(servers)) < len(servers):
+            raise ImpossibleValueError("federation", "two of one cluster have one name: give each its own `name`")
         if not self.state:
             raise ImpossibleValueError("state", "must name a folder")
 

@@ -4,6 +4,7 @@ from gpufleet.hub.counters import Counters
 from gpufleet.hub.flusher import Flusher
 from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.pressure import Pressure
+from gpufleet.hub.pulled.standing import Standings
 from gpufleet.hub.wal import Wal
 from gpufleet.ports import Clock
 
@@ -12,9 +13,18 @@ class HubStatus:
     """Numbers of a running hub, read when asked."""
 
     def __init__(
-        self, *, counters: Counters, wal: Wal, ledger: Ledger, flusher: Flusher, pressure: Pressure, clock: Clock
+        self,
+        *,
+        counters: Counters,
+        wal: Wal,
+        ledger: Ledger,
+        flusher: Flusher,
+        pressure: Pressure,
+        clock: Clock,
+        standings: Standings,
     ) -> None:
         self.counters = counters
+        self.standings = standings
         self._wal = wal
         self._ledger = ledger
         self._flusher = flusher

@@ -172,12 +172,17 @@ class Writer:
         return batches, done
 
     def _spoken_at(self, record: WalRecord, key: SequenceKey, batch: WireBatch) -> int:
-        """Return when it was received, or for a batch that comes after later ones of its run, when it was sent."""
+        """Return when it was received, or for a batch that comes after later ones of its run, when it was sent.
+
+        What is said of a target that does not answer is of when it last did.
+        """
         if key not in self._matched:
             self._matched[key] = max((end for _, end in self._flushed.ranges(key)), default=0)
         highest = self._matched[key]
         self._matched[key] = max(highest, batch.seq)
-        return record.received_at if batch.seq > highest else min(record.received_at, batch.sent_at)
+        at = record.received_at if batch.seq > highest else min(record.received_at, batch.sent_at)
+        answered = batch.heartbeat.answered_at if batch.heartbeat is not None else None
+        return at if answered is None else min(at, max(1, answered))
 
     def _match(self, batch: WireBatch, at: int) -> tuple[str, ...]:
         return tuple(self._registry.match(batch.cluster, batch.sender, machine, at).id for machine in batch.machines)

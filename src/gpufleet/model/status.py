@@ -61,6 +61,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         queue_records, queue_bytes: what waits in the spool.
         oldest_unsent: nanoseconds since 1970 of the oldest unsent measurement, or None.
         dropped_total: records dropped since the epoch began.
+        answered_at: of a target that is asked and does not speak by itself: nanoseconds since 1970, by the clock of who
+            asks, when it last answered; 0 where it never did. None for everyone else.
     """
 
     interval_seconds: float
@@ -71,3 +73,4 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     queue_bytes: int = 0
     oldest_unsent: int | None = None
     dropped_total: int = 0
+    answered_at: int | None = None

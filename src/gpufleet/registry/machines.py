@@ -191,7 +191,9 @@ class Machines:
             return _Row(cluster, sender, introduce(self._new_id(), machine, at), at, machine)
         assert decision.known is not None
         before = self._rows[decision.known.id]
-        return _Row(cluster, sender, decision.known, before.first_seen, machine, before.retired_at)
+        # What was true before somebody else's newer word does not make its sender the machine's.
+        speaker = sender if at >= before.known.last_seen else before.sender
+        return _Row(cluster, speaker, decision.known, before.first_seen, machine, before.retired_at)
 
     def _new_id(self) -> str:
         for _ in range(8):

@@ -1,5 +1,7 @@
 """Readers of exporters, put together from their targets."""
 
+from collections.abc import Callable, Mapping
+
 from gpufleet.channels.stream.address import dialer_of
 from gpufleet.config.exporter import ExporterTarget
 from gpufleet.config.guests import MetricsChannel
@@ -10,7 +12,7 @@ from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.view import Side
 from gpufleet.ports import Clock
-from gpufleet.readers.exporter.fetch import Pages, StreamPages, UrlPages
+from gpufleet.readers.exporter.fetch import Pages, Room, StreamPages, UrlPages
 from gpufleet.readers.exporter.reader import ExporterReader
 from gpufleet.wiring.sending import token_of, trust_of
 
@@ -26,18 +28,28 @@ DECLARED = {
 """Dialects by their names in the configuration."""
 
 
-def exporter_reader(target: ExporterTarget, clock: Clock, key: str) -> ExporterReader:
+def exporter_reader(
+    target: ExporterTarget,
+    clock: Clock,
+    key: str,
+    *,
+    room: Room | None = None,
+    drift: Callable[[Mapping[str, int]], None] = lambda _: None,
+) -> ExporterReader:
     """Return the reader of a target, which has not asked anybody anything yet.
 
     Args:
         target: what is scraped.
         clock: the clocks.
         key: where in the configuration it stands, for words of errors.
+        room: bounds pages of all targets that are held at once.
+        drift: hears of names that its dialect's table lacks, see `ExporterReader`.
 
     Raises:
         ConfigError: if a token or authorities cannot be read, or the address is none.
     """
-    return ExporterReader(target.name, pages_of(target, key), clock, dialect=DECLARED[target.dialect])
+    pages = pages_of(target, key, room)
+    return ExporterReader(target.name, pages, clock, dialect=DECLARED[target.dialect], drift=drift)
 
 
 def guest_exporter(channel: MetricsChannel, clock: Clock) -> ExporterReader:
@@ -51,11 +63,13 @@ def guest_exporter(channel: MetricsChannel, clock: Clock) -> ExporterReader:
     return ExporterReader("guest", pages, clock, dialect=DECLARED[channel.dialect], side=Side.GUEST)
 
 
-def pages_of(target: ExporterTarget, key: str) -> Pages:
+def pages_of(target: ExporterTarget, key: str, room: Room | None = None) -> Pages:
     """Return where a target's pages come from; raises as `exporter_reader` does."""
     token = token_of(target.token_file)
     if target.url is not None:
-        return UrlPages(target.url, timeout_seconds=target.timeout_seconds, token=token, tls=trust_of(target.ca))
+        return UrlPages(
+            target.url, timeout_seconds=target.timeout_seconds, token=token, tls=trust_of(target.ca), room=room
+        )
     assert target.address is not None
     try:
         dialer = dialer_of(target.address)

@@ -29,6 +29,7 @@ from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.liveness.watch import watching
 from gpufleet.hub.overview import Overview
 from gpufleet.hub.pressure import Pressure
+from gpufleet.hub.pulled.standing import Standings
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.queries import Queries
 from gpufleet.hub.status import HubStatus
@@ -39,7 +40,7 @@ from gpufleet.model.errors import StoreError, WireError
 from gpufleet.model.ledger import SenderState
 from gpufleet.ports import Audit, Clock, Registry, Store, Tokens
 from gpufleet.wiring.clock import SystemClock
-from gpufleet.wiring.polled import polling
+from gpufleet.wiring.polled import Pulling, polling
 from gpufleet.wiring.stores import open_store
 
 log = logging.getLogger(__name__)
@@ -131,6 +132,7 @@ async def running_hub(
         listening = Listening(clock)
         decoding = stack.enter_context(ThreadPoolExecutor(1, "hub-decoder"))
         importing = stack.enter_context(ThreadPoolExecutor(1, "hub-importer"))
+        pulling = stack.enter_context(ThreadPoolExecutor(1, "hub-puller"))
         reading = stack.enter_context(ThreadPoolExecutor(READER_THREADS, "hub-reader"))
         loop = asyncio.get_running_loop()
         parts = await loop.run_in_executor(writing, _open, config, store, clock, stack)
@@ -167,6 +169,7 @@ async def running_hub(
             body_timeout_seconds=config.ingest.body_timeout_seconds,
             listening=listening,
         )
+        standings = Standings()
         status = HubStatus(
             counters=parts.counters,
             wal=parts.wal,
@@ -174,6 +177,7 @@ async def running_hub(
             flusher=flusher,
             pressure=pressure,
             clock=clock,
+            standings=standings,
         )
         overview = Overview(
             senders=senders,
@@ -211,15 +215,19 @@ async def running_hub(
             )
             recorder = Recorder(parts.audit, clock)
             api = build_api(door, queries, overview, clusters, recorder, status)
-            writes = Writes(
-                ingest=ingest,
-                clusters=clusters,
-                registry=parts.registry,
-                store=parts.store,
-                counters=parts.counters,
-                clock=clock,
-                threads=importing,
-                is_caught_up=parts.is_caught_up,
+            # Of its own for what is asked: those who push can neither hold it up nor take its places.
+            writes, pulls = (
+                Writes(
+                    ingest=ingest,
+                    clusters=clusters,
+                    registry=parts.registry,
+                    store=parts.store,
+                    counters=parts.counters,
+                    clock=clock,
+                    threads=threads,
+                    is_caught_up=parts.is_caught_up,
+                )
+                for threads in (importing, pulling)
             )
             of_others = {
                 path: ImportEndpoint(
@@ -237,7 +245,18 @@ async def running_hub(
             app = HubApp(door=door, endpoints=endpoints, api=api, recorder=recorder)
             async with (
                 watching(listening, Mark(config.folder / MARK), clock),
-                polling(config, ingest, clock),
+                polling(
+                    config,
+                    Pulling(
+                        ingest=ingest,
+                        writes=pulls,
+                        counters=parts.counters,
+                        pressure=pressure,
+                        standings=standings,
+                        clock=clock,
+                        states=parts.senders,
+                    ),
+                ),
                 serve(
                     app,
                     host,

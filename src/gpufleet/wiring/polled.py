@@ -1,96 +1,68 @@
-"""Hosts that a hub reads by itself: what an agent would post of them, taken in by the same way."""
+"""What a hub asks by itself, put together from its configuration."""
 
 import asyncio
 import contextlib
-import logging
-import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 
-from gpufleet import __version__
-from gpufleet.agent.outcome import Outcome
-from gpufleet.agent.schedule import ReaderLoop
-from gpufleet.codecs.batch import encode
+import msgspec
+
+from gpufleet.config.exporter import ExporterTarget
 from gpufleet.config.hub import HubConfig
+from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.pull import DiscoveryConfig, FederationConfig
+from gpufleet.hub.counters import Counters, bounded
+from gpufleet.hub.imported.writes import Writes
 from gpufleet.hub.ingest import Ingest
-from gpufleet.model.batch import Batch, MachineReport
-from gpufleet.model.catalogue import Lane
-from gpufleet.model.errors import GpufleetError
-from gpufleet.model.machine import Machine
-from gpufleet.model.status import Heartbeat
+from gpufleet.hub.liveness.senders import answered_at
+from gpufleet.hub.pressure import Pressure
+from gpufleet.hub.pulled.discovery import Discovery
+from gpufleet.hub.pulled.federation import MAX_PAGE_BYTES, READER, Federation, federate_url
+from gpufleet.hub.pulled.standing import Standings, Who
+from gpufleet.hub.pulled.targets import Target
+from gpufleet.model.errors import ConfigError
+from gpufleet.model.ledger import SenderState
 from gpufleet.ports import Clock, Reader
+from gpufleet.wiring.polled_host import PolledHost, sender_of
+from gpufleet.wiring.sending import token_of, trust_of
 
-log = logging.getLogger(__name__)
-
-INTERVALS = {Lane.STATIC: 600.0, Lane.SLOW: 60.0, Lane.FAST: 10.0, Lane.EVENT: 10.0}
-PASS_SECONDS = 8.0
-HEARTBEAT_SECONDS = 30.0
+Asking = Callable[[], Coroutine[None, None, None]]
 
 
-class PolledHost:
-    """One host: a reader, and its batches under a sender of its own.
+class Pulling(msgspec.Struct, frozen=True, kw_only=True):
+    """What targets are asked with.
 
-    Its epoch begins with the hub's process. What cannot be taken in is lost and said in the log: there is no spool
-    in front of a hub that is full.
+    Attributes:
+        ingest: takes in what single hosts say.
+        writes: takes in what federations say.
+        counters: count names that no table has.
+        pressure: the bound on pages that are held at once, together with bodies that are pushed.
+        standings: learn how it goes.
+        clock: the clocks.
+        states: what is remembered of senders of an earlier process.
     """
 
-    def __init__(self, cluster: str, node: str, reader: Reader, ingest: Ingest, clock: Clock) -> None:
-        """Take whose host it is, what it is called, how it is read, and who takes its batches in."""
-        self._cluster, self._node, self._ingest, self._clock = cluster, node, ingest, clock
-        self._sender = f"{reader.name}/{node}"
-        self._outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
-        self._loop = ReaderLoop(
-            reader, intervals=INTERVALS, timeout_seconds=PASS_SECONDS, clock=clock, report=self._outcomes.put_nowait
-        )
-        self._epoch, self._seq = secrets.token_hex(16), 0
-        self._started_at = clock.now_ns()
+    ingest: Ingest
+    writes: Writes
+    counters: Counters
+    pressure: Pressure
+    standings: Standings
+    clock: Clock
+    states: Iterable[SenderState]
 
-    @property
-    def sender(self) -> str:
-        """Its name as a sender: how it is read, and the node."""
-        return self._sender
-
-    async def run(self) -> None:
-        """Read and take in until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._loop.run())
-            tasks.create_task(self._take_in())
-
-    async def _take_in(self) -> None:
-        while True:
-            batch = self._batch(await self._outcomes.get())
-            try:
-                await self._ingest.take(encode(batch), self._clock.now_ns())
-            except GpufleetError as error:  # the one catch point: a pass that is not taken in costs itself
-                log.warning("%s: a pass was not taken in: %s", self._sender, error)
-            else:
-                self._seq = batch.seq
-
-    def _batch(self, outcome: Outcome) -> Batch:
-        now = self._clock.now_ns()
-        samples = outcome.round.samples if outcome.round is not None else ()
-        report = MachineReport(machine=Machine(name=self._node), samples=samples, readers=(outcome.status,))
-        return Batch(
-            cluster=self._cluster,
-            sender=self._sender,
-            epoch=self._epoch,
-            seq=self._seq + 1,
-            sent_at=now,
-            heartbeat=Heartbeat(interval_seconds=HEARTBEAT_SECONDS, version=__version__, started_at=self._started_at),
-            reports=(report,),
-        )
+    def drift(self, names: Mapping[str, int]) -> None:
+        """Count names under a known project's prefix that its table lacks."""
+        for name, count in names.items():
+            bounded(self.counters.unknown_metrics, name, count)
 
 
 @contextlib.asynccontextmanager
-async def polling(config: HubConfig, ingest: Ingest, clock: Clock) -> AsyncIterator[None]:
-    """Read the hosts that the configuration names while the context is open.
+async def polling(config: HubConfig, pulling: Pulling) -> AsyncIterator[None]:
+    """Ask what the configuration names while the context is open.
 
     Raises:
         ConfigError: if the token or the authorities of one cannot be read, or its address is none.
     """
-    tasks = [
-        asyncio.create_task(polled.run(), name=f"polled {polled.sender}")
-        for polled in _polled_hosts(config, ingest, clock)
-    ]
+    tasks = [asyncio.create_task(run(), name="pull") for run in _everything(config, _Hosts(pulling), pulling)]
     try:
         yield
     finally:
@@ -99,20 +71,108 @@ async def polling(config: HubConfig, ingest: Ingest, clock: Clock) -> AsyncItera
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _polled_hosts(config: HubConfig, ingest: Ingest, clock: Clock) -> list[PolledHost]:
-    hosts: list[PolledHost] = []
+class _Hosts:
+    """Makes hosts; no two of one name."""
+
+    def __init__(self, pulling: Pulling) -> None:
+        self._pulling = pulling
+        self._answered = {(one.cluster, one.sender): answered_at(one.heard) for one in pulling.states}
+        self._asked: dict[Who, str] = {}
+
+    def of(self, cluster: str, node: str, reader: Reader, where: str) -> Asking:
+        """Return what asks a host; raises ConfigError if somebody does already."""
+        pulling, who = self._pulling, (cluster, sender_of(reader, node))
+        if who in self._asked:
+            words = f"{who[1]} of cluster {cluster} is asked at {self._asked[who]} already: give one another name"
+            raise ConfigError("configuration", where, words)
+        self._asked[who] = where
+
+        async def run() -> None:
+            standing = pulling.standings.open(*who, where)
+            host = PolledHost(
+                cluster, node, reader, pulling.ingest, pulling.clock, standing, self._answered.get(who, 0)
+            )
+            try:
+                await host.run()
+            finally:
+                self._answered[who] = host.answered_at
+                del self._asked[who]
+                pulling.standings.close(*who)
+
+        return run
+
+    def discovered(self, config: DiscoveryConfig) -> Callable[[Target], Asking]:
+        """Return what makes the tasks of one list's targets; its own files are looked at once now."""
+        token_of(config.token_file)
+        trust_of(config.ca)
+
+        def start(target: Target) -> Asking:
+            return self.of(target.cluster, target.node, self._reader(config, target), target.url)
+
+        return start
+
+    def _reader(self, config: DiscoveryConfig, target: Target) -> Reader:
+        if config.reads == "netdata":
+            from gpufleet.readers.netdata.reader import NetdataReader
+
+            return NetdataReader(target.url, self._pulling.clock)
+        try:
+            made = ExporterTarget(
+                name=config.name,
+                url=target.url,
+                dialect=config.dialect,
+                token_file=config.token_file,
+                ca=config.ca,
+                insecure=config.insecure,
+                timeout_seconds=config.timeout_seconds,
+            )
+        except ImpossibleValueError as error:
+            raise ConfigError("discovery", error.key, error.reason) from error
+        return self.exporter(made, f"exporter {target.node}")
+
+    def exporter(self, target: ExporterTarget, key: str) -> Reader:
+        """Return the reader of an exporter."""
+        from gpufleet.wiring.exporters import exporter_reader
+
+        pulling = self._pulling
+        return exporter_reader(target, pulling.clock, key, room=pulling.pressure, drift=pulling.drift)
+
+
+def _everything(config: HubConfig, hosts: _Hosts, pulling: Pulling) -> list[Asking]:
+    asking: list[Asking] = []
     # The HTTP clients of these readers are only loaded where they read.
     if config.netdata:
         from gpufleet.readers.netdata.reader import NetdataReader
 
-        hosts += [
-            PolledHost(host.cluster, host.node, NetdataReader(host.url, clock), ingest, clock)
+        asking += [
+            hosts.of(host.cluster, host.node, NetdataReader(host.url, pulling.clock), host.url)
             for host in config.netdata
         ]
-    if config.exporter:
-        from gpufleet.wiring.exporters import exporter_reader
+    for target in config.exporter:
+        reader = hosts.exporter(target, f"exporter {target.node}/{target.name}")
+        asking.append(hosts.of(target.cluster, target.node, reader, target.url or target.address or ""))
+    asking += [_federation(one, pulling).run for one in config.federation]
+    asking += [Discovery(one, hosts.discovered(one), pulling.standings).run for one in config.discovery]
+    return asking
 
-        for target in config.exporter:
-            reader = exporter_reader(target, clock, f"exporter {target.node}/{target.name}")
-            hosts.append(PolledHost(target.cluster, target.node, reader, ingest, clock))
-    return hosts
+
+def _federation(config: FederationConfig, pulling: Pulling) -> Federation:
+    from gpufleet.readers.exporter.fetch import UrlPages
+
+    pages = UrlPages(
+        federate_url(config.url, config.match),
+        timeout_seconds=config.timeout_seconds,
+        token=token_of(config.token_file),
+        tls=trust_of(config.ca),
+        room=pulling.pressure,
+        max_bytes=MAX_PAGE_BYTES,
+    )
+    return Federation(
+        config.cluster,
+        config.name,
+        pages,
+        pulling.writes,
+        pulling.clock,
+        pulling.standings.open(config.cluster, f"{READER}/{config.name}", config.url),
+        interval_seconds=config.interval_seconds,
+    )

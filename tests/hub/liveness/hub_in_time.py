@@ -45,6 +45,7 @@ class Node:
         self.seq = 0
         self.off = 0.0  # seconds its clock is ahead
         self.oldest_unsent: float | None = None
+        self.answered_at: int | None = None  # of a target that is asked
         self.machine = Machine(name=name, machine_id=f"{name:x<32}"[:32], boot_id=f"boot-{name}")
 
     def now(self, clock: FakeClock) -> int:
@@ -63,6 +64,7 @@ class Node:
             started_at=1,
             oldest_unsent=unsent,
             queue_records=0 if unsent is None else 99,
+            answered_at=self.answered_at,
         )
         samples = tuple(gpu_sample(gpu_view(number), at, gpu_power_watts=100.0) for number in range(self.gpus))
         return encode(

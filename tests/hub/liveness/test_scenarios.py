@@ -313,3 +313,70 @@ async def test_a_closed_cluster_is_retired_and_in_no_total(hub: HubInTime) -> No
     fleet = await hub.overview.fleet()
     assert fleet.states == {State.NEVER_SEEN: 1, State.LIVE: 1, State.RETIRED: 1}
     assert (fleet.gpus_reporting, fleet.gpus_expected, fleet.not_counted) == (2, 2, ("other",))
+
+
+async def test_a_target_that_does_not_answer_is_as_silent_as_an_agent_though_the_hub_speaks_of_it(
+    hub: HubInTime,
+) -> None:
+    target = Node("exporter/dcgm/gpu-1")
+    target.answered_at = hub.clock.now_ns()
+    await hub.take(target.body(hub.clock))
+    assert await state_of(hub, target) is State.LIVE
+    seen = []
+    for until in (60, 30, 180, 60, 3240, 60):
+        await hub.lets_pass(until, [target])  # the hub asks again and again, and says that nobody answers
+        seen.append((await state_of(hub, target), (await machine_states(hub))))
+    assert [one for one, _ in seen] == [one for _, one in seen]  # the machine is what its target is
+    assert [one for one, _ in seen] == [
+        State.LIVE, State.LATE, State.LATE, State.STALE, State.STALE, State.LOST,
+    ]  # fmt: skip
+    record = await hub.sender(target)
+    assert record.liveness.silent_seconds is not None
+    assert abs(record.liveness.silent_seconds - 3630) < INTERVAL
+    assert record.age_seconds < INTERVAL  # its words are new, and not its own
+    target.answered_at = hub.clock.now_ns()
+    await hub.take(target.body(hub.clock))
+    assert (await state_of(hub, target), await machine_states(hub)) == (State.LIVE, State.LIVE)
+
+
+async def test_the_silence_of_a_target_goes_on_over_a_restart_of_the_hub(hub: HubInTime) -> None:
+    target = Node("exporter/dcgm/gpu-1")
+    target.answered_at = hub.clock.now_ns()
+    await hub.take(target.body(hub.clock))
+    await hub.lets_pass(330, [target])
+    assert await state_of(hub, target) is State.STALE
+    hub.is_down_for(5)
+    target.epoch = target.epoch[::-1]
+    target.seq = 0
+    await hub.take(target.body(hub.clock))
+    record = await hub.sender(target)
+    assert record.liveness.state is State.STALE
+    assert record.liveness.silent_seconds is not None
+    assert record.liveness.silent_seconds >= 330 - INTERVAL
+
+
+async def test_a_target_that_never_answered_was_never_seen(hub: HubInTime) -> None:
+    target = Node("exporter/dcgm/gpu-1")
+    target.answered_at = 0
+    await hub.lets_pass(100, [target])
+    record = await hub.sender(target)
+    assert (record.liveness.state, record.liveness.silent_seconds) == (State.NEVER_SEEN, None)
+    assert record.complete_up_to is None
+    assert state(await hub.cluster()) is State.NEVER_SEEN
+
+
+async def test_a_target_that_is_gone_does_not_make_the_machine_of_an_agent_silent(hub: HubInTime) -> None:
+    agent, target = nodes(1)[0], Node("exporter/dcgm/node-0")
+    target.machine, target.answered_at = agent.machine, hub.clock.now_ns()
+    await hub.lets_pass(400, [agent, target])
+    assert await state_of(hub, target) is State.STALE
+    assert await machine_states(hub) is State.LIVE
+
+
+async def machine_states(hub: HubInTime) -> State:
+    """Return the state of the only machine."""
+    record = await hub.cluster()
+    assert record.freshness is not None
+    ((found, count),) = record.freshness.machines.items()
+    assert count == 1
+    return found

@@ -471,7 +471,7 @@ def test_a_label_forges_no_other_machine_and_no_other_device(pod: str, model: st
         f'DCGM_FI_DEV_GPU_UTIL{{gpu="0",UUID="GPU-1",modelName="{escaped(model)}",Hostname="n",'
         f'pod="{escaped(pod)}"}} 40\n'
     )
-    samples = samples_of(TextParser().parse(line.encode()), DCGM_EXPORTER, SECOND, reader="x", where="w")
+    samples = samples_of(TextParser().parse(line.encode()), DCGM_EXPORTER, SECOND, reader="x", where="w").samples
     assert {sample.view.uuid for sample in samples if sample.view} == {"GPU-1"}
     assert all(sample.view is not None for sample in samples)
 

@@ -73,6 +73,8 @@ def _check_heartbeat(field: str, heartbeat: Heartbeat) -> None:
     _check_text(f"{field}.config_hash", heartbeat.config_hash, MAX_NAME)
     _check_instant(f"{field}.started_at", heartbeat.started_at)
     _check_instant(f"{field}.oldest_unsent", heartbeat.oldest_unsent)
+    if heartbeat.answered_at is not None:
+        _check_number(f"{field}.answered_at", heartbeat.answered_at, 0, _INT64_MAX)
     for name in ("queue_records", "queue_bytes", "dropped_total"):
         _check_number(f"{field}.{name}", getattr(heartbeat, name), 0, _INT64_MAX)
 

@@ -27,7 +27,7 @@ class WriteRequest(msgspec.Struct):
         times: nanoseconds since 1970.
         stale: samples that are stale markers: the source says that the series has ended.
         types: metric to its type, as far as metadata came.
-        problems: samples that were not taken, by why.
+        problems: samples that were not taken, by why (`WriteProblem`).
     """
 
     series: list[Series]
@@ -35,4 +35,4 @@ class WriteRequest(msgspec.Struct):
     times: list[int]
     stale: list[int]
     types: dict[str, str]
-    problems: dict[WriteProblem, int]
+    problems: dict[str, int]

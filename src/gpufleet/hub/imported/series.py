@@ -18,11 +18,11 @@ READER = "remote_write"
 """How a reader's name begins in samples that were written; the dialect follows, so that two exporters stay apart."""
 
 
-def read_request(request: WriteRequest) -> Written:
-    """Return what a request says.
+def read_request(request: WriteRequest, reader: str = READER) -> Written:
+    """Return what a request says; `reader` and the dialect are the reader of its samples.
 
-    A machine is called as the exporter calls it (dcgm-exporter's `Hostname`), or else as its target is (`instance`
-    without the port).
+    A machine is called as the exporter calls it (dcgm-exporter's `Hostname`), or else as its target is (`node`, or
+    `instance` without the port).
     """
     targets: dict[tuple[str, str], list[int]] = {}
     dialects: dict[str, Dialect | None] = {}
@@ -34,15 +34,17 @@ def read_request(request: WriteRequest) -> Written:
         if dialect is None:
             others += 1
         else:
-            targets.setdefault((dialect.name, series.labels.get("instance", "")), []).append(number)
+            machine = series.labels.get("node") or host_of(series.labels.get("instance", ""))
+            targets.setdefault((dialect.name, machine), []).append(number)
     machines: dict[Machine, list[Sample]] = {}
     drift: Counter[str] = Counter()
-    for (name, instance), numbers in targets.items():
-        found = _read_target(next(one for one in DIALECTS if one.name == name), request, numbers)
+    for (name, target), numbers in targets.items():
+        dialect = next(one for one in DIALECTS if one.name == name)
+        found = _read_target(dialect, request, numbers, f"{reader}/{name}")
         nameless += found.nameless
         drift += found.drift
         for told, samples in found.machines.items():
-            machine = told or host_of(instance)
+            machine = told or target
             samples = [one for one in samples if has_a_name(one)]
             if not can_be_called(machine) or told in found.guests:
                 nameless += len(samples)
@@ -54,7 +56,7 @@ def read_request(request: WriteRequest) -> Written:
         drift=drift,
         others=others,
         nameless=nameless,
-        problems={problem.value: count for problem, count in request.problems.items()},
+        problems={str(problem): count for problem, count in request.problems.items()},
     )
 
 
@@ -73,7 +75,7 @@ class _Found(msgspec.Struct, frozen=True):
     guests: Container[str]
 
 
-def _read_target(dialect: Dialect, request: WriteRequest, numbers: list[int]) -> _Found:
+def _read_target(dialect: Dialect, request: WriteRequest, numbers: list[int], reader: str) -> _Found:
     series: list[Series] = [request.series[number] for number in numbers]
     stale = frozenset(request.stale)
     read_ = read(
@@ -82,7 +84,7 @@ def _read_target(dialect: Dialect, request: WriteRequest, numbers: list[int]) ->
         [request.values[number] for number in numbers],
         {place: request.times[number] for place, number in enumerate(numbers)},
         0,
-        reader=f"{READER}/{dialect.name}",
+        reader=reader,
         ended=frozenset(place for place, number in enumerate(numbers) if number in stale),
     )
     drift = Counter(one.name for one in series if one.name in read_.unknown)

@@ -18,6 +18,7 @@ from gpufleet.model.errors import WireLimitError
 from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample
+from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
 from gpufleet.ports import Clock, Registry, Store
 
@@ -57,7 +58,7 @@ class Writer:
         self.asked: set[Machine] = set()
         self.epoch, self.seq = secrets.token_hex(16), 0
 
-    def batch(self, reports: Sequence[MachineReport], now: int) -> Batch:
+    def batch(self, reports: Sequence[MachineReport], now: int, beat: Heartbeat | None = None) -> Batch:
         """Return the next batch."""
         return Batch(
             cluster=self.cluster,
@@ -65,6 +66,7 @@ class Writer:
             epoch=self.epoch,
             seq=self.seq + 1,
             sent_at=now,
+            heartbeat=beat,
             reports=tuple(reports),
         )
 
@@ -96,7 +98,13 @@ class Writes:
         self._writers: dict[tuple[str, str], Writer] = {}
 
     async def take(
-        self, cluster: str, name: str, read: Callable[[Writer], Written], *, together_ns: int = 0
+        self,
+        cluster: str,
+        name: str,
+        read: Callable[[Writer], Written],
+        *,
+        together_ns: int = 0,
+        beat: Heartbeat | None = None,
     ) -> Written:
         """Make what a request says durable, and return it.
 
@@ -105,6 +113,7 @@ class Writes:
             name: of its writer as a sender.
             read: reads the request, on a thread.
             together_ns: instants of one subject that are no further apart are one.
+            beat: what is said of the writer beside it, even where there is nothing new.
 
         Raises:
             WireError: what `read` raises; WireLimitError if there are too many writers.
@@ -123,9 +132,9 @@ class Writes:
                 raise WireLimitError("sender", f"there are {WRITERS_KEPT} writers already: name fewer")
             known = self._writers[cluster, name] = Writer(cluster, name, together_ns)
         # A task of its own: a client that goes away must not leave memory and disk in disagreement.
-        return await asyncio.shield(asyncio.create_task(self._take(known, read)))
+        return await asyncio.shield(asyncio.create_task(self._take(known, read, beat)))
 
-    async def _take(self, writer: Writer, read: Callable[[Writer], Written]) -> Written:
+    async def _take(self, writer: Writer, read: Callable[[Writer], Written], beat: Heartbeat | None) -> Written:
         async with writer.lock:
             written = await self._ask(lambda: read(writer))
             self._count(written)
@@ -134,9 +143,10 @@ class Writes:
                 lambda: {one: writer.rows.joined(one, parts) for one, parts in written.machines.items()}
             )
             events = [MachineReport(machine=one, events=told) for one, told in written.events.items()]
-            for reports in [*_batches(rows), *([events] if events else [])]:
+            batches = [*_batches(rows), *([events] if events else [])]
+            for reports in batches or ([[]] if beat is not None else []):
                 now = self._clock.now_ns()
-                content = await self._ask(lambda reports=reports, now=now: encode(writer.batch(reports, now)))  # type: ignore[misc]
+                content = await self._ask(lambda reports=reports, now=now: encode(writer.batch(reports, now, beat)))  # type: ignore[misc]
                 await self._ingest.take(content, now)
                 writer.seq += 1
                 for report in reports:

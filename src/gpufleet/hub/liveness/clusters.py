@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gpufleet.hub.liveness.judging import complete_up_to
-from gpufleet.hub.liveness.senders import SenderLife
+from gpufleet.hub.liveness.senders import SenderLife, answered_at
 from gpufleet.model.answer import Coverage
 from gpufleet.model.liveness import Freshness, Liveness, State
 from gpufleet.model.time import to_datetime
@@ -34,7 +34,7 @@ def roll_up(
         missing: batches lost or on the way, by cluster and sender.
     """
     active = [(life, one) for life, one in senders if one.state is not State.RETIRED]
-    best = min(active or senders, key=lambda one: one[0].silent_seconds, default=None)
+    best = min(active or senders, key=lambda one: (one[0].never, one[0].silent_seconds), default=None)
     upper = [None if one.state is State.RETIRED else complete_up_to(life) for life, one in senders]
     known = [at for at in upper if at is not None]
     return Freshness(
@@ -45,7 +45,7 @@ def roll_up(
             partial=() if closed else tuple(_partial(senders, machines, coverage)),
             suspect=tuple(_suspect(senders, machines)),
         ),
-        heard_at=to_datetime(best[0].heard.received_at) if best else None,
+        heard_at=to_datetime(answered_at(best[0].heard)) if best and not best[0].never else None,
         senders=in_order(Counter(one.state for _, one in senders)),
         machines=in_order(Counter(one.state for one in machines)),
         complete_up_to=to_datetime(min(known)) if known else None,

@@ -1,7 +1,7 @@
 """The states of senders, machines and views at one instant. Pure over what is remembered."""
 
 from gpufleet.hub.liveness.limits import LOST_SECONDS, Limits, judge, limits_of
-from gpufleet.hub.liveness.senders import SenderLife, Senders
+from gpufleet.hub.liveness.senders import SenderLife, Senders, answered_at
 from gpufleet.model.answer import EpochConflict
 from gpufleet.model.ledger import MachineMark
 from gpufleet.model.liveness import Liveness, State
@@ -33,6 +33,8 @@ class Instant:
 
     def sender(self, life: SenderLife, *, retired: bool = False, conflict: EpochConflict | None = None) -> Liveness:
         """Judge a sender; it is retired where all its machines are."""
+        if life.never:
+            return Liveness(state=State.RETIRED if retired else State.NEVER_SEEN, silent_seconds=None)
         state = State.RETIRED if retired else judge(life.silent_seconds, _limits(life))
         suspect = [f"two machines count under its epoch: {conflict.detail}"] if conflict else []
         if abs(life.clock_ahead_seconds) > SKEW_SUSPECT_SECONDS:
@@ -54,7 +56,9 @@ class Instant:
         life = self.senders.life(self._second, mark.cluster, mark.sender)
         if life is None:
             return Liveness(state=State.RETIRED if mark.is_retired else State.LOST, silent_seconds=None)
-        behind = (life.heard.received_at - mark.last_seen) / NANOS - self._not_flushed
+        if life.never:
+            return Liveness(state=State.RETIRED if mark.is_retired else State.NEVER_SEEN, silent_seconds=None)
+        behind = (answered_at(life.heard) - mark.last_seen) / NANOS - self._not_flushed
         silent = life.silent_seconds + max(0.0, behind)
         return Liveness(
             state=State.RETIRED if mark.is_retired else judge(silent, _limits(life)),
@@ -85,9 +89,9 @@ def complete_up_to(life: SenderLife) -> int | None:
     By its own clock. None where it never said what waits at it, or is lost: a total does not wait for it.
     """
     heartbeat = life.heard.heartbeat
-    if heartbeat is None or life.silent_seconds >= LOST_SECONDS:
+    if heartbeat is None or life.never or life.silent_seconds >= LOST_SECONDS:
         return None
-    return heartbeat.oldest_unsent or life.heard.sent_at
+    return heartbeat.oldest_unsent or (life.heard.sent_at if heartbeat.answered_at is None else heartbeat.answered_at)
 
 
 def _limits(life: SenderLife) -> Limits:

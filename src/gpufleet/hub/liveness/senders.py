@@ -50,6 +50,7 @@ class SenderLife(msgspec.Struct, frozen=True, kw_only=True):
         unverified: it has not spoken since the hub started, and had no time to yet.
         clock_ahead_seconds: how far its clock is ahead of the hub's, less the time of the fastest of its newest words
             on the way; negative where it is behind.
+        never: it is a target that was asked and never answered; its silence is since it was first asked.
     """
 
     cluster: str
@@ -58,6 +59,7 @@ class SenderLife(msgspec.Struct, frozen=True, kw_only=True):
     silent_seconds: float
     unverified: bool
     clock_ahead_seconds: float
+    never: bool = False
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -94,7 +96,7 @@ class Senders:
         self._known = {
             (one.cluster, one.sender): _Known(
                 heard=one.heard,
-                spoke_at=now - (ended - one.heard.received_at) / NANOS,
+                spoke_at=now - (ended - (answered_at(one.heard) or one.heard.received_at)) / NANOS,
                 since_start=False,
                 differences=(one.heard.received_at - one.heard.sent_at,),
                 burst_at=now - BURST_SECONDS,
@@ -123,10 +125,15 @@ class Senders:
             newest, burst_at = difference, now
         differences = (*earlier, newest)[-WORDS_COMPARED:]
         waited = (difference - min(differences)) / NANOS if word.relayed else 0.0
+        news = heard(before, batch, received_at=word.received_at)
+        # A target that did not answer again: what came is who asked, not the target.
+        silent = (
+            known if known is not None and is_asked(news) and answered_at(news) <= answered_at(known.heard) else None
+        )
         self._known[who] = _Known(
-            heard=heard(before, batch, received_at=word.received_at),
-            spoke_at=now - waited,
-            since_start=True,
+            heard=news,
+            spoke_at=silent.spoke_at if silent is not None else now - waited,
+            since_start=silent is None or silent.since_start,
             differences=differences,
             burst_at=burst_at,
         )
@@ -143,6 +150,20 @@ class Senders:
         return None if known is None else _life((cluster, sender), known, now)
 
 
+def answered_at(heard: Heard) -> int:
+    """Return when something of the sender itself came last, in nanoseconds since 1970; 0 for never.
+
+    A sender that speaks by itself did so with its newest word.
+    """
+    at = heard.heartbeat.answered_at if heard.heartbeat is not None else None
+    return heard.received_at if at is None else min(at, heard.received_at)
+
+
+def is_asked(heard: Heard) -> bool:
+    """Tell whether it is a target that is asked, and does not speak by itself."""
+    return heard.heartbeat is not None and heard.heartbeat.answered_at is not None
+
+
 def _life(who: Who, known: _Known, now: float) -> SenderLife:
     interval = known.heard.heartbeat.interval_seconds if known.heard.heartbeat else None
     unverified = not known.since_start and now < limits_of(interval).late
@@ -153,4 +174,5 @@ def _life(who: Who, known: _Known, now: float) -> SenderLife:
         silent_seconds=max(0.0, (0.0 if unverified else now) - known.spoke_at),
         unverified=unverified,
         clock_ahead_seconds=-min(known.differences[-WORDS_OF_CLOCK:]) / NANOS,
+        never=answered_at(known.heard) == 0,
     )

@@ -26,16 +26,30 @@ ACCEPT = "text/plain;version=0.0.4, application/openmetrics-text;version=1.0.0;q
 CHUNK_BYTES = 64 << 10
 
 
+class Room(Protocol):
+    """A bound on the memory that pages of many exporters may take together."""
+
+    def take(self, count: int) -> bool:
+        """Hold `count` bytes more; False, holding nothing, where there is no room for them."""
+        ...
+
+    def give_back(self, count: int) -> None:
+        """Let go of bytes that were held."""
+        ...
+
+
 class Answer(msgspec.Struct, frozen=True):
     """A page as it came.
 
     Attributes:
         body: its bytes.
         openmetrics: whether the server calls it OpenMetrics.
+        done: to be called once the bytes are not needed any more.
     """
 
     body: bytes
     openmetrics: bool
+    done: Callable[[], None] = lambda: None
 
 
 class Pages(Protocol):
@@ -66,6 +80,8 @@ class UrlPages:
         timeout_seconds: float,
         token: Callable[[], str] | None = None,
         tls: ssl.SSLContext | None = None,
+        room: Room | None = None,
+        max_bytes: int = MAX_PAGE_BYTES,
     ) -> None:
         """Prepare it.
 
@@ -74,13 +90,17 @@ class UrlPages:
             timeout_seconds: for the whole of it.
             token: gives the bearer token for now, or None.
             tls: who is trusted, or None for the system's authorities.
+            room: for pages that are held at once; None for no other bound than that of each.
+            max_bytes: of a page.
         """
         self.where = url
         self._timeout, self._token, self._tls = timeout_seconds, token, tls
+        self._room, self._max_bytes = room, max_bytes
 
     async def fetch(self) -> Answer:
         """Fetch the page."""
         headers = _headers(self._token)
+        page = _Body(self.where, self._room, self._max_bytes)
         try:
             async with (
                 aiohttp.ClientSession(
@@ -94,14 +114,16 @@ class UrlPages:
                 ) as answer,
             ):
                 _check(self.where, answer.status, answer.headers.get("content-encoding", ""))
-                page = bytearray()
                 async for chunk in answer.content.iter_chunked(CHUNK_BYTES):
-                    _add(self.where, page, chunk)
-                return Answer(bytes(page), _is_openmetrics(answer.headers.get("content-type", "")))
+                    page.add(chunk)
+                taken, page = page, _Body(self.where, None, 0)  # who takes it closes it
+                return Answer(taken.content, _is_openmetrics(answer.headers.get("content-type", "")), taken.close)
         except TimeoutError:
             raise _late(self.where, self._timeout) from None
         except aiohttp.ClientError as error:
             raise ChannelError(f"{self.where}: {error}", ChannelProblem.UNREACHABLE) from None
+        finally:
+            page.close()
 
 
 class StreamPages:
@@ -148,7 +170,7 @@ class StreamPages:
         wanted = [("host", "localhost"), ("connection", "close"), *headers.items()]
         question = connection.send(h11.Request(method="GET", target=self._path, headers=wanted)) or b""
         await stream.send(question + (connection.send(h11.EndOfMessage()) or b""))
-        page, openmetrics = bytearray(), False
+        page, openmetrics = _Body(self.where, None, MAX_PAGE_BYTES), False
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:
@@ -158,9 +180,9 @@ class StreamPages:
                 _check(self.where, event.status_code, said.get("content-encoding", ""))
                 openmetrics = _is_openmetrics(said.get("content-type", ""))
             elif isinstance(event, h11.Data):
-                _add(self.where, page, bytes(event.data))
+                page.add(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
-                return Answer(bytes(page), openmetrics)
+                return Answer(page.content, openmetrics)
             elif not isinstance(event, h11.InformationalResponse):
                 raise ChannelError(f"{self.where}: it hung up", ChannelProblem.ENDED)
 
@@ -182,10 +204,32 @@ def _check(where: str, status: int, encoding: str) -> None:
         raise ChannelError(f"{where}: it answers in {encoding[:32]!r}, unasked", ChannelProblem.PROTOCOL)
 
 
-def _add(where: str, page: bytearray, chunk: bytes) -> None:
-    if len(page) + len(chunk) > MAX_PAGE_BYTES:
-        raise ChannelError(f"{where}: more than {MAX_PAGE_BYTES} bytes", ChannelProblem.TOO_LARGE)
-    page += chunk
+class _Body:
+    """A page that is coming, within its own bound and that of all together."""
+
+    def __init__(self, where: str, room: Room | None, limit: int) -> None:
+        self._where, self._room, self._limit = where, room, limit
+        self._parts: list[bytes] = []
+        self._held = 0
+
+    @property
+    def content(self) -> bytes:
+        return b"".join(self._parts)
+
+    def add(self, chunk: bytes) -> None:
+        if self._held + len(chunk) > self._limit:
+            raise ChannelError(f"{self._where}: more than {self._limit} bytes", ChannelProblem.TOO_LARGE)
+        if self._room is not None and not self._room.take(len(chunk)):
+            words = f"{self._where}: too many pages and bodies are on their way here at once"
+            raise ChannelError(words, ChannelProblem.TOO_LARGE)
+        self._held += len(chunk)
+        self._parts.append(chunk)
+
+    def close(self) -> None:
+        """Let go of the room; a second close does nothing."""
+        if self._room is not None:
+            self._room.give_back(self._held)
+        self._held, self._parts = 0, []
 
 
 def _is_openmetrics(content_type: str) -> bool:

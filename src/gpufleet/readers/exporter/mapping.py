@@ -1,6 +1,7 @@
 """From a page to samples of one machine: which dialect it is read in, and of whom it may speak."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -41,9 +42,21 @@ def choose(page: Page, where: str) -> Dialect:
     raise ReaderError(Reason.READER_FAILED, words)
 
 
-def samples_of(
-    page: Page, dialect: Dialect, at: int, *, reader: str, where: str, side: Side | None = None
-) -> list[Sample]:
+class Told(msgspec.Struct, frozen=True):
+    """What a page says.
+
+    Attributes:
+        dialect: in which it was read.
+        samples: of its machine.
+        drift: names under the dialect's prefix that its table lacks, to how many series have them.
+    """
+
+    dialect: Dialect
+    samples: list[Sample]
+    drift: Mapping[str, int]
+
+
+def samples_of(page: Page, dialect: Dialect, at: int, *, reader: str, where: str, side: Side | None = None) -> Told:
     """Return what a page says in one dialect; other names on it are left alone.
 
     Whose machine it is, is not the page's to say: a name in its labels is not believed. A page that speaks of several
@@ -74,7 +87,8 @@ def samples_of(
     if devices > MAX_DEVICES or values > MAX_VALUES:
         words = f"{where}: {devices} devices with {values} values are more than one machine has"
         raise ReaderError(Reason.READER_FAILED, f"{words} ({MAX_DEVICES}, {MAX_VALUES})")
-    return samples if side is None else _seen_from(samples, side)
+    drift = Counter(one.name for one in page.series if one.name in found.unknown and dialect.is_mine(one.name))
+    return Told(dialect, samples if side is None else _seen_from(samples, side), drift)
 
 
 def _seen_from(samples: Sequence[Sample], side: Side) -> list[Sample]:

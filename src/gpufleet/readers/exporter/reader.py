@@ -1,7 +1,10 @@
 """The exporter reader: a page of another exporter becomes the samples of one machine, provenance `imported`."""
 
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from gpufleet.codecs.prometheus_text.page import Problem
 from gpufleet.dialects.dialect import Dialect
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
@@ -11,14 +14,17 @@ from gpufleet.model.reading import Sample
 from gpufleet.model.round import Round
 from gpufleet.model.view import Side
 from gpufleet.ports import Clock
-from gpufleet.readers.exporter.fetch import Pages
+from gpufleet.readers.exporter.fetch import Answer, Pages
 from gpufleet.readers.exporter.frozen import Frozen
-from gpufleet.readers.exporter.mapping import choose, samples_of
+from gpufleet.readers.exporter.mapping import Told, choose, samples_of
 from gpufleet.readers.exporter.parse import PageParser
 
 PREFIX = "exporter/"
 SHARED_SECONDS = 5.0
 """Lanes that are due within this time share one page."""
+
+BESIDE_BYTES = 256 << 10
+"""A larger page is read beside the event loop, which it would hold up; one of 8 GPUs has half of that."""
 
 MAX_WORDS = 20
 """Words of errors that a pass gives."""
@@ -43,7 +49,14 @@ class ExporterReader:
     """
 
     def __init__(
-        self, name: str, pages: Pages, clock: Clock, *, dialect: Dialect | None = None, side: Side | None = None
+        self,
+        name: str,
+        pages: Pages,
+        clock: Clock,
+        *,
+        dialect: Dialect | None = None,
+        side: Side | None = None,
+        drift: Callable[[Mapping[str, int]], None] = lambda _: None,
     ) -> None:
         """Prepare it.
 
@@ -53,9 +66,11 @@ class ExporterReader:
             clock: the clocks.
             dialect: whose names the page has; None to recognise it.
             side: from where its GPUs are seen, where that is known better than the page tells.
+            drift: hears of each page which names under the project's prefix its table lacks, and how many series had
+                them.
         """
         self._name, self._pages, self._clock, self._side = PREFIX + name, pages, clock, side
-        self._dialect = dialect
+        self._dialect, self._drift = dialect, drift
         self._parser, self._frozen = PageParser(), Frozen()
         self._taken: _Taken | None = None
 
@@ -101,17 +116,33 @@ class ExporterReader:
     async def _fetch(self) -> tuple[list[Sample], tuple[str, ...]]:
         where = self._pages.where
         try:
-            page = self._parser.parse(await self._pages.fetch())
+            answer = await self._pages.fetch()
         except ChannelError as error:
             reason = Reason.TIMEOUT if error.problem is ChannelProblem.TIMEOUT else Reason.READER_FAILED
             raise ReaderError(reason, str(error)) from error
-        except WireError as error:
-            raise ReaderError(Reason.READER_FAILED, f"{where}: {error}") from error
         except ConfigError as error:
             raise ReaderError(Reason.NOT_PERMITTED, str(error)) from error
-        dialect = self._dialect or choose(page, where)
-        samples = samples_of(page, dialect, self._clock.now_ns(), reader=self._name, where=where, side=self._side)
-        self._dialect = dialect
-        samples, frozen = self._frozen.judge(samples, self._clock.monotonic())
-        lost = [f"{count} lines were not taken: {problem}" for problem, count in page.problems.items()]
+        parser = self._parser
+        try:
+            self._parser = PageParser()  # what is refused, or given up, leaves nothing in the cache of the next
+            if len(answer.body) > BESIDE_BYTES:
+                told, problems = await asyncio.to_thread(self._understand, parser, answer)
+            else:
+                told, problems = self._understand(parser, answer)
+            self._parser = parser
+        except WireError as error:
+            raise ReaderError(Reason.READER_FAILED, f"{where}: {error}") from error
+        finally:
+            answer.done()
+        self._dialect = told.dialect
+        self._drift(told.drift)
+        samples, frozen = self._frozen.judge(told.samples, self._clock.monotonic())
+        lost = [f"{count} lines were not taken: {problem}" for problem, count in problems.items()]
         return samples, (*frozen, *lost)[:MAX_WORDS]
+
+    def _understand(self, parser: PageParser, answer: Answer) -> tuple[Told, Mapping[Problem, int]]:
+        """Read a page; on any thread."""
+        where, page = self._pages.where, parser.parse(answer)
+        dialect = self._dialect or choose(page, where)
+        told = samples_of(page, dialect, self._clock.now_ns(), reader=self._name, where=where, side=self._side)
+        return told, page.problems

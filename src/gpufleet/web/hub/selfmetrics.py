@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from gpufleet import __version__
 from gpufleet.exporters.exposition import Page, labelled
+from gpufleet.hub.pulled.standing import Standings
 from gpufleet.hub.status import HubStatus
 from gpufleet.model.fleet import HubHearing
 from gpufleet.model.liveness import State
@@ -23,7 +24,7 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], hearing:
         ("duplicate_batches_total", "Batches acknowledged that were held already", counters.duplicates),
         ("flushed_batches_total", "Batches written to the store", counters.flushed_batches),
         ("flushed_rows_total", "Rows of samples written to the store", counters.flushed_rows),
-        ("written_samples_total", "Samples that came by remote write", counters.written_samples),
+        ("written_samples_total", "Samples that came by remote write, OTLP or federation", counters.written_samples),
         ("written_other_samples_total", "Those of no project that is known here", counters.written_others),
         ("written_nameless_samples_total", "Those that do not tell whose they are", counters.written_nameless),
         ("wal_lost_batches_total", "Acknowledged batches that the disk damaged or lost", status.wal_lost),
@@ -69,9 +70,30 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], hearing:
     _by_label(
         page, "invalid_values_total", "Values that the catalogue does not allow", "metric", counters.invalid_values
     )
+    _pulls(page, status.standings)
     page.declare("gpufleet_hub_build_info", "gauge", "Version of gpufleet; always 1")
     page.add("gpufleet_hub_build_info", labelled({"version": __version__}), 1)
     return page.encode()
+
+
+def _pulls(page: Page, standings: Standings) -> None:
+    """Add what the hub asks by itself."""
+    found = [(labelled({"cluster": who[0], "sender": who[1]}), one) for who, one in standings]
+    page.declare("gpufleet_hub_pull_up", "gauge", "Whether a target answered when it was asked last")
+    for labels, one in found:
+        if one.up is not None:
+            page.add("gpufleet_hub_pull_up", labels, int(one.up))
+    for name, words, field in (
+        ("pull_answers_total", "Passes of a target that brought something", "answers"),
+        ("pull_failures_total", "Passes of a target that brought nothing", "failures"),
+        ("pull_lost_total", "Passes of a target that the hub had no room for", "lost"),
+    ):
+        page.declare(f"gpufleet_hub_{name}", "counter", words)
+        for labels, one in found:
+            page.add(f"gpufleet_hub_{name}", labels, getattr(one, field))
+    _single(page, "discovery_refused_files", "gauge", "Files of targets that cannot be read", standings.files_refused)
+    words = "Targets in those files that are not asked"
+    _single(page, "discovery_refused_targets", "gauge", words, standings.targets_refused)
 
 
 def _single(page: Page, name: str, kind: str, words: str, value: float) -> None:

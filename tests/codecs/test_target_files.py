@@ -1,0 +1,74 @@
+"""Files of targets in Prometheus' own format, and everything that only looks like one."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.target_files import MAX_BYTES, TargetGroup, read_groups
+from gpufleet.model.errors import WireError
+
+YAML = b"""
+# written by whatever makes these
+- targets: ["gpu-1:9400", 'gpu-2:9400']
+  labels:
+    cluster: east
+    port: 9400
+- targets:
+    - gpu-3
+"""
+GROUPS = (
+    TargetGroup(("gpu-1:9400", "gpu-2:9400"), {"cluster": "east", "port": "9400"}),
+    TargetGroup(("gpu-3",)),
+)
+
+
+def test_yaml_and_json_say_the_same() -> None:
+    document = [{"targets": list(one.targets), "labels": dict(one.labels)} for one in GROUPS]
+    assert read_groups(YAML, yaml=True) == GROUPS
+    assert read_groups(json.dumps(document).encode(), yaml=False) == GROUPS
+    assert read_groups(json.dumps(document).encode(), yaml=True) == GROUPS  # JSON is YAML
+    assert read_groups(b"[]", yaml=False) == read_groups(b"[]", yaml=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is empty"),
+        (b" \n", "it is empty"),
+        (b"- targets: [gpu-1:9400", "it is not YAML"),
+        (b"targets: [a]", "no list of targets"),
+        (b"- [a, b]", "no list of targets"),
+        (b"- targets: [[a]]", "no list of targets"),
+        (b"- {targets: [a], lables: {x: y}}", "lables"),
+        (b"- {targets: [a], labels: {x: [y]}}", "no list of targets"),
+        (b"- targets: &a [x]\n- targets: *a", "aliases"),
+        (b"[" * 5000, "nested too deeply"),
+        (b"- {targets: [a]}\n---\n- {targets: [b]}", "it is not YAML"),
+        (b"\xff\xfe\x00", "it is not YAML"),
+        (b"- !!python/object/apply:os.system ['true']", "no list of targets"),
+        (b"x" * (MAX_BYTES + 1), "more than"),
+    ],
+)
+def test_what_is_no_file_of_targets_is_refused_with_words(content: bytes, words: str) -> None:
+    with pytest.raises(WireError, match=words):
+        read_groups(content, yaml=True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b'{"targets": []}', b'[{"targets": [1]}]', b'[{"other": 1}]', b"[" * 100_000, b"\xff", b'["\\ud800"]'],
+)
+def test_what_is_no_json_of_targets_is_refused(content: bytes) -> None:
+    with pytest.raises(WireError):
+        read_groups(content, yaml=False)
+
+
+@given(st.binary(max_size=300) | st.text(alphabet='-[]{}:,&*!#|>\n ab"', max_size=120).map(str.encode), st.booleans())
+def test_no_bytes_raise_anything_else(content: bytes, yaml: bool) -> None:
+    try:
+        groups = read_groups(content, yaml=yaml)
+    except WireError:
+        return
+    assert all(isinstance(one, TargetGroup) for one in groups)

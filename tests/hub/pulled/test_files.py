@@ -1,0 +1,73 @@
+"""Files of targets as they change under a running hub."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpufleet.hub.pulled.files import MAX_FILES, TargetFiles
+
+
+def write(path: Path, *targets: str) -> None:
+    path.write_text("".join(f"- targets: ['{one}']\n" for one in targets) or "[]")
+
+
+def told(files: TargetFiles) -> list[str]:
+    return [address for group in files.look().groups for address in group.targets]
+
+
+def test_files_that_match_are_read_in_the_order_of_their_paths_and_read_again_when_they_change(tmp_path: Path) -> None:
+    files = TargetFiles((str(tmp_path / "*.yml"), str(tmp_path / "more.json")))
+    write(tmp_path / "b.yml", "b:1")
+    write(tmp_path / "a.yml", "a:1", "a:2")
+    (tmp_path / "other.txt").write_text("- targets: [c:1]")
+    assert told(files) == ["a:1", "a:2", "b:1"]
+    assert files.look().problems == {str(tmp_path / "more.json"): "is not there"}
+    (tmp_path / "more.json").write_text('[{"targets": ["m:1"]}]')
+    write(tmp_path / "a.yml", "a:3")
+    (tmp_path / "b.yml").unlink()
+    assert told(files) == ["a:3", "m:1"]
+    assert not files.look().problems
+
+
+def test_a_broken_file_keeps_its_last_good_list_and_says_so_until_it_is_mended(tmp_path: Path) -> None:
+    path = tmp_path / "a.yml"
+    files = TargetFiles((str(tmp_path / "*.yml"),))
+    write(path, "a:1")
+    assert told(files) == ["a:1"]
+    for content in ("- targets: [a:2", "", "- targets: {}", "x" * (2 << 20)):
+        path.write_text(content)
+        for _ in range(2):  # it stays broken when nothing changes
+            looked = files.look()
+            assert [one.targets for one in looked.groups] == [("a:1",)]
+            assert set(looked.problems) == {str(path)}
+    write(path)
+    assert files.look().groups == ()
+    assert not files.look().problems
+
+
+def test_what_is_no_file_does_not_hold_the_others_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.yml")
+    (tmp_path / "b.yml").mkdir()
+    write(tmp_path / "c.yml", "c:1")
+    looked = TargetFiles((str(tmp_path / "*.yml"),)).look()
+    assert [one.targets for one in looked.groups] == [("c:1",)]
+    assert set(looked.problems) == {str(tmp_path / "a.yml"), str(tmp_path / "b.yml")}
+
+
+def test_there_may_be_so_many(tmp_path: Path) -> None:
+    for number in range(MAX_FILES + 3):
+        write(tmp_path / f"{number:04}.yml", f"n{number}:1")
+    looked = TargetFiles((str(tmp_path / "*.yml"),)).look()
+    assert len(looked.groups) == MAX_FILES
+    assert list(looked.problems) == [str(tmp_path / f"{MAX_FILES:04}.yml")]
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_any_more_keeps_what_it_said(tmp_path: Path) -> None:
+    path = tmp_path / "a.yml"
+    write(path, "a:1")
+    files = TargetFiles((str(path),))
+    assert told(files) == ["a:1"]
+    path.chmod(0)
+    assert told(files) == ["a:1"]

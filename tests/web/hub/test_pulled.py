@@ -1,0 +1,174 @@
+"""A hub that asks: targets in files that change under it, hostile neighbours, and a Prometheus that federates."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from gpufleet.config.hub import IngestConfig
+from gpufleet.config.pull import DiscoveryConfig, FederationConfig
+from tests.support.exporters import serving
+from tests.support.waiting import wait_until_async
+from tests.web.hub.site import Site, running_site
+
+PAGE = (Path(__file__).parents[2] / "data" / "exposition" / "dcgm-exporter-l40s-vm.txt").read_bytes()
+UUID = "GPU-5b4e07f6-3a86-4340-039d-25f2a83cdc43"
+
+
+class Hostile:
+    """Servers that do everything but serve a page.
+
+    Attributes:
+        asked: connections to each; `elsewhere` is where the redirect leads.
+    """
+
+    def __init__(self) -> None:
+        self.ports: dict[str, int] = {}
+        self.asked = dict.fromkeys(("hangs", "floods", "redirects", "elsewhere"), 0)
+
+    async def _answer(self, kind: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.asked[kind] += 1
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await reader.readuntil(b"\r\n\r\n")
+            if kind == "hangs":
+                await reader.read()  # until it gives up
+            elif kind == "floods":
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+                while True:
+                    writer.write(b"DCGM_FI_DEV_POWER_USAGE 1\n" * 4096)
+                    await writer.drain()
+            elif kind == "redirects":
+                where = f"http://127.0.0.1:{self.ports['elsewhere']}/metrics"
+                writer.write(f"HTTP/1.1 302 Found\r\nlocation: {where}\r\ncontent-length: 0\r\n\r\n".encode())
+            writer.close()
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Hostile"]:
+        async with contextlib.AsyncExitStack() as stack:
+            for kind in self.asked:
+
+                async def answer(r: asyncio.StreamReader, w: asyncio.StreamWriter, kind: str = kind) -> None:
+                    await self._answer(kind, r, w)
+
+                server = await stack.enter_async_context(await asyncio.start_server(answer, "127.0.0.1", 0))
+                self.ports[kind] = server.sockets[0].getsockname()[1]
+                stack.callback(server.close)
+            yield self
+
+
+async def told(site: Site) -> dict[str, Any]:
+    """Return node to the power of the GPU that is told of it."""
+    _, found = await site.ask("/v1/gpus")
+    return {
+        one["node"]: one["device"]["readings"].get("gpu_power_watts", {}).get("value")
+        for one in found["items"]
+        if one["device"]["uuid"] == UUID
+    }
+
+
+async def figure(site: Site, line: str) -> float:
+    page = await site.text("/metrics")
+    return sum(float(one.split()[-1]) for one in page.splitlines() if one.startswith(line))
+
+
+async def test_files_of_targets_are_followed_and_hostile_neighbours_cost_themselves(tmp_path: Path) -> None:
+    file = tmp_path / "targets.yml"
+    unknown = b'DCGM_FI_DEV_OF_TOMORROW{gpu="0",UUID="GPU-1"} 1\n'
+    with serving(PAGE + unknown) as (_, url):
+        async with Hostile().running() as hostile:
+            good = url.removeprefix("http://").removesuffix("/metrics")
+            others = [
+                f"- {{targets: ['127.0.0.1:{port}'], labels: {{node: {kind}}}}}"
+                for kind, port in hostile.ports.items()
+                if kind != "elsewhere"
+            ]
+            down = "- {targets: ['127.0.0.1:1'], labels: {node: down}}"
+            file.write_text(
+                "\n".join([f"- {{targets: ['{good}'], labels: {{node: gpu-1, cluster: local}}}}", *others, down])
+            )
+            discovery = DiscoveryConfig(files=(str(tmp_path / "*.yml"),), cluster="local", timeout_seconds=2)
+            pending = IngestConfig(max_pending_bytes=32 << 20)
+            async with running_site(tmp_path / "state", discovery=(discovery,), ingest=pending) as site:
+
+                def up(node: str, value: int) -> str:
+                    return f'gpufleet_hub_pull_up{{cluster="local",sender="exporter/exporter/{node}"}} {value}'
+
+                expected = [up("gpu-1", 1), *(up(kind, 0) for kind in ("hangs", "floods", "redirects", "down"))]
+
+                async def everybody_was_asked() -> bool:
+                    lines = (await site.text("/metrics")).splitlines()
+                    return all(one in lines for one in expected) and "gpu-1" in await told(site)
+
+                await wait_until_async(everybody_was_asked, seconds=60, what="every target to be asked")
+                assert isinstance((await told(site))["gpu-1"], float)
+                assert await figure(site, 'gpufleet_hub_unknown_metrics_total{metric="DCGM_FI_DEV_OF_TOMORROW"}') >= 1
+                _, senders = await site.ask("/v1/senders")
+                states = {one["sender"].rpartition("/")[2]: one["liveness"]["state"] for one in senders}
+                assert states.pop("gpu-1") == "live"
+                assert set(states.values()) == {"never_seen"}
+                _, machines = await site.ask("/v1/machines")
+                assert [one["machine"]["name"] for one in machines["items"]] == ["gpu-1"]
+
+                file.write_text("- targets: [")  # somebody is writing it
+
+                async def is_said() -> bool:
+                    return await figure(site, "gpufleet_hub_discovery_refused_files") == 1
+
+                await wait_until_async(is_said, what="the broken file to be told of")
+                assert up("gpu-1", 1) in await site.text("/metrics")
+                file.write_text(f"- {{targets: ['{good}'], labels: {{node: gpu-2}}}}")
+
+                async def is_followed() -> bool:
+                    return "gpu-2" in await told(site)
+
+                await wait_until_async(is_followed, seconds=60, what="the new list to be followed")
+                ups = [
+                    line
+                    for line in (await site.text("/metrics")).splitlines()
+                    if line.startswith("gpufleet_hub_pull_up{")
+                ]
+                assert ups == [up("gpu-2", 1)]  # the others are asked no more
+                assert hostile.asked.pop("elsewhere") == 0
+                assert all(count > 0 for count in hostile.asked.values())
+
+
+async def test_a_federation_keeps_each_machines_own_instants(tmp_path: Path) -> None:
+    now = time.time_ns() // 10**6
+
+    def line(n: int) -> str:
+        labels = f'UUID="GPU-{n}",gpu="0",Hostname="n{n}",instance="n{n}:9400"'
+        return f"DCGM_FI_DEV_POWER_USAGE{{{labels}}} {100 + n} {now - n * 1000}\n"
+
+    def page() -> bytes:
+        return "".join(map(line, (1, 2, 200))).encode()
+
+    with serving(page) as (server, url):
+        federation = FederationConfig(cluster="local", url=url.removesuffix("/metrics"), interval_seconds=1)
+        async with running_site(tmp_path / "state", federation=(federation,)) as site:
+
+            async def readings() -> dict[str, Any]:
+                _, found = await site.ask("/v1/gpus")
+                return {one["node"]: one["device"]["readings"]["gpu_power_watts"] for one in found["items"]}
+
+            async def complete() -> bool:
+                return set(await readings()) == {"n1", "n2", "n200"} and len(server.asked) > 3
+
+            await wait_until_async(complete, seconds=60, what="three machines of one page")
+            found = await readings()
+            assert {name: one["value"] for name, one in found.items()} == {"n1": 101, "n2": 102, "n200": 300}
+            measured = {name: one["measured_at"] for name, one in found.items()}
+            assert measured["n1"] > measured["n2"] > measured["n200"]
+            _, (sender,) = await site.ask("/v1/senders")
+            assert sender["sender"] == "federate/prometheus"
+            assert sender["liveness"]["state"] == "live"
+            assert sender["missing"] == 0
+            server.status = 500
+
+            async def is_down() -> bool:
+                return 'gpufleet_hub_pull_up{cluster="local",sender="federate/prometheus"} 0' in await site.text(
+                    "/metrics"
+                )
+
+            await wait_until_async(is_down, seconds=30, what="its failure to be told")
