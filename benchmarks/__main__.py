@@ -1,10 +1,10 @@
-"""Run every benchmark, or those that are named: `python -m benchmarks [agent nvml page codec hub ingest lists ...]`."""
+"""Run every benchmark, or those that are named: `python -m benchmarks [agent exposition codec hub ...]`."""
 
 import subprocess
 import sys
 
 NAMES = (
-    *("agent", "nvml", "guests", "page", "scrape", "dcgm", "codec", "text", "spool"),
+    *("agent", "nvml", "guests", "page", "exposition", "dcgm", "codec", "text", "spool"),
     *("store", "lists", "hub", "ingest", "relay", "peers"),
 )
 

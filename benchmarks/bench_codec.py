@@ -1,8 +1,8 @@
 """Cost of the batch codec and of normalising, per value.
 
 Method: batches of 40 numeric GPU metrics are made with a fixed seed, every value different from its neighbours in
-every digit (the hard case for compression). Each step runs in one thread for at least half a second, three times;
-the best of the three is told. Between machines only the ratios of the figures are comparable.
+every digit (the hard case for compression). Each step runs in one thread for at least half a second of processor
+time, three times; the best of the three is told. Between machines only the ratios of the figures are comparable.
 """
 
 import random
@@ -63,13 +63,14 @@ def value_of(metric: Metric, chance: random.Random) -> Cell:
 
 
 def best_seconds(step: Callable[[], object]) -> float:
+    """Return the processor time of a step; unlike wall time it means the same beside other work."""
     best = float("inf")
     for _ in range(3):
-        runs, start = 0, time.perf_counter()
-        while time.perf_counter() - start < 0.5:
+        runs, start = 0, time.thread_time()
+        while time.thread_time() - start < 0.5:
             step()
             runs += 1
-        best = min(best, (time.perf_counter() - start) / runs)
+        best = min(best, (time.thread_time() - start) / runs)
     return best
 
 

@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Generator
 
 from gpufleet.agent.assemble import assemble
-from gpufleet.agent.showing import Form, Showing
+from gpufleet.agent.showing import WANTED_SECONDS, Form, Showing
 from gpufleet.agent.stats import AgentStats
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Snapshot
@@ -45,7 +45,10 @@ class Agent:
         self.pages = Pages(remembers=remembers)
         self.made = 0
         self.measure(0)
-        self.showing = Showing(self.steps, self.pages, lambda: AgentStats(started_at=0, lanes={}))
+        self.seconds = 0.0
+        self.showing = Showing(
+            self.steps, self.pages, lambda: AgentStats(started_at=0, lanes={}), monotonic=lambda: self.seconds
+        )
         self.made = 0
 
     def measure(self, watts: int) -> None:
@@ -81,6 +84,34 @@ async def test_what_was_asked_for_is_prepared_and_only_that() -> None:
     assert agent.pages.written == ["text", "text"]
     assert await agent.showing.page(OPENMETRICS) == b"openmetrics 1"
     assert (agent.made, agent.pages.updates) == (1, 2)
+
+
+async def test_who_comes_again_does_not_wait_however_many_passes_ended() -> None:
+    agent = Agent()
+    assert await agent.showing.page(PACKED)
+    for watts in (1, 2, 3):
+        await agent.round(watts)
+    made = agent.made
+    asking = asyncio.create_task(agent.showing.page(PACKED))
+    await asyncio.sleep(0)
+    assert asking.done()
+    assert zlib.decompress(asking.result(), 16 + zlib.MAX_WBITS) == b"text 3"
+    assert agent.made == made
+
+
+async def test_who_does_not_come_again_is_forgotten() -> None:
+    agent = Agent()
+    assert await agent.showing.page(PACKED)
+    agent.seconds = WANTED_SECONDS - 1
+    assert await agent.showing.page(TEXT)
+    agent.seconds = WANTED_SECONDS + 1
+    await agent.round(1)
+    assert (agent.made, agent.pages.updates) == (1, 2)
+    assert await agent.showing.page(TEXT) == b"text 1"
+    agent.seconds = 3 * WANTED_SECONDS
+    await agent.round(2)
+    assert agent.made == 1
+    assert await agent.showing.page(TEXT) == b"text 2"
 
 
 async def test_a_page_is_packed_once_for_all_who_ask_for_it_packed() -> None:

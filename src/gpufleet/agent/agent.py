@@ -132,7 +132,7 @@ class Agent:
             exports={export.name: export.stats for export in self._exports},
         )
         self._assembler = Assembler()
-        self._showing = Showing(self._assemble, pages, self._newest_stats)
+        self._showing = Showing(self._assemble, pages, self._newest_stats, monotonic=clock.monotonic)
         self.missing = self._state.missing()
 
     async def snapshot(self) -> Snapshot:

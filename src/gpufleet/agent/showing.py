@@ -1,10 +1,11 @@
 """What the agent shows: the document, and pages made of it.
 
-What was asked for since the last time is prepared anew when passes end, and whoever asks meanwhile gets what there was
-before. What nobody asks for is not made: the next one who does waits for it, milliseconds, once.
+What was asked for lately is prepared anew when passes end, and whoever asks meanwhile gets what there was before. What
+nobody asks for is not made: the next one who does waits for it, milliseconds, once.
 """
 
 import asyncio
+import time
 import zlib
 from collections.abc import Callable, Generator
 from typing import NamedTuple, Protocol
@@ -15,6 +16,13 @@ from gpufleet.model.snapshot import Snapshot
 
 GZIP_LEVEL = 1
 """A page shrinks to a twentieth with it; six times the work would save another third."""
+
+WANTED_SECONDS = 150.0
+"""Who asks comes again within this time: who scrapes less often than every two minutes has gaps between scrapes.
+
+What was asked for once since the last time was prepared anew before; of the scrapes between which several passes ended,
+which are most, each waited for its page (`benchmarks exposition`).
+"""
 
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -51,14 +59,25 @@ class Showing:
     """Keeps the newest document and its pages."""
 
     def __init__(
-        self, steps: Callable[[], Generator[None, None, Snapshot]], pages: Pages, stats: Callable[[], AgentStats]
+        self,
+        steps: Callable[[], Generator[None, None, Snapshot]],
+        pages: Pages,
+        stats: Callable[[], AgentStats],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take what makes the document in small steps, what makes pages of it, and what gives the agent's figures."""
-        self._steps, self._pages, self._stats = steps, pages, stats
+        """Take what it shows.
+
+        Args:
+            steps: makes the document in small steps.
+            pages: what makes pages of it.
+            stats: gives the agent's figures.
+            monotonic: gives seconds, to tell how long ago somebody asked.
+        """
+        self._steps, self._pages, self._stats, self._monotonic = steps, pages, stats, monotonic
         self._lock = asyncio.Lock()
         self._behind = False
-        self._asked: set[Form] = set()
-        self._document_asked = False
+        self._asked: dict[Form | None, float] = {}  # when, of pages; None is the document
         self._changes = self._shown_changes = 0
         self._snapshot = at_once(steps())
         self._rendered = False
@@ -70,7 +89,7 @@ class Showing:
 
     async def renew(self) -> None:
         """Show what is known now to those who ask from now on."""
-        if not (self._asked or self._document_asked or self._pages.remembers):
+        if not (self._wanted() or self._pages.remembers):
             self._behind = True
             return
         async with self._lock:
@@ -78,7 +97,7 @@ class Showing:
 
     async def snapshot(self) -> Snapshot:
         """Return the document."""
-        self._document_asked = True
+        self._asked[None] = self._monotonic()
         if self._behind:
             async with self._lock:
                 if self._behind:
@@ -87,7 +106,7 @@ class Showing:
 
     async def page(self, form: Form) -> bytes:
         """Return a page."""
-        self._asked.add(form)
+        self._asked[form] = self._monotonic()
         if self._behind or form not in self._bodies:
             async with self._lock:
                 if self._behind:
@@ -101,10 +120,16 @@ class Showing:
         """Return a document that has everything known now, made without a break where there is none."""
         return self._snapshot if self._shown_changes == self._changes else at_once(self._steps())
 
+    def _wanted(self) -> set[Form | None]:
+        """Return what was asked for lately."""
+        since = self._monotonic() - WANTED_SECONDS
+        self._asked = {form: at for form, at in self._asked.items() if at >= since}
+        return set(self._asked)
+
     async def _prepare(self, *, hurried: bool) -> None:
         """Make the document and what was asked for, and only then show it; inside the lock."""
-        asked, self._asked = self._asked, set()
-        self._behind = self._document_asked = False
+        asked = {form for form in self._wanted() if form is not None}
+        self._behind = False
         changes = self._changes
         snapshot = await in_slices(self._steps(), hurried=hurried)
         self._pages.take(snapshot)

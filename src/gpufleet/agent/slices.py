@@ -27,6 +27,8 @@ async def in_slices(work: Generator[None, None, T], *, hurried: bool = False) ->
             next(work)
         except StopIteration as done:
             result: T = done.value
+            if not hurried:
+                await asyncio.sleep(0)  # what follows is no part of this slice
             return result
         if time.perf_counter() - began >= SLICE_SECONDS:
             await asyncio.sleep(0 if hurried else BREAK_SECONDS)

@@ -24,7 +24,7 @@ each time at 8,334 senders. It took 27 % of the hub's processor time (`benchmark
 this).
 
 An agent stood still for up to 40 ms whenever everything that it remembers was gone through, about once a second beside
-scrapes of 8 GPUs with 128 vGPUs (`benchmarks scrape`).
+scrapes of 8 GPUs with 128 vGPUs (`benchmarks exposition`).
 """
 
 YOUNG_COLLECTIONS, MIDDLE_COLLECTIONS = 20, 100

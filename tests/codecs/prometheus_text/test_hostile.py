@@ -57,6 +57,25 @@ def test_any_bytes_give_a_page(chunks: list[bytes], openmetrics: bool) -> None:
         assert all(shown.isascii() and shown.isprintable() for _, shown in page.examples)
 
 
+_TAILS = st.lists(
+    st.sampled_from([b"1", b"25", b"-", b"+", b".", b"e5", b"_", b"NaN", b" ", b"  ", b"\t", b"\r", b"x"])
+    | st.sampled_from([b"1700000000123", b"1700000000.25", b"1" * 16, b"9" * 17, b"1" * 20, b" # {} 1"]),
+    max_size=6,
+).map(b"".join)
+
+
+@given(st.lists(_TAILS, max_size=6), st.booleans())
+def test_what_stands_behind_a_series_means_the_same_of_a_new_one_and_a_known_one(
+    tails: list[bytes], openmetrics: bool
+) -> None:
+    text = b"".join(b'm{a="%d"} %s\n' % (number, tail) for number, tail in enumerate(tails))
+    parser = TextParser(openmetrics=openmetrics)
+    parser.parse(b"".join(b'm{a="%d"} 1\n' % number for number in range(len(tails))))
+    page, fresh = parser.parse(text), TextParser(openmetrics=openmetrics).parse(text)
+    assert repr((page.values, page.times, page.problems)) == repr((fresh.values, fresh.times, fresh.problems))
+    assert [one.labels for one in page.series] == [one.labels for one in fresh.series]
+
+
 @given(st.binary(max_size=300))
 def test_a_page_before_changes_nothing_of_a_page(data: bytes) -> None:
     parser = TextParser()

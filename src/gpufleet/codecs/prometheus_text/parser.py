@@ -6,7 +6,7 @@ taken apart only when it was never seen; that makes a page cost about two dictio
 
 from gpufleet.codecs.prometheus_text.labels import LineError, parse_series
 from gpufleet.codecs.prometheus_text.limits import TextLimits
-from gpufleet.codecs.prometheus_text.numbers import FLOAT_MAX, INTEGER_DIGITS, time_of, value_of
+from gpufleet.codecs.prometheus_text.numbers import FLOAT_MAX, INTEGER_DIGITS, MAX_NUMBER_BYTES, time_of, value_of
 from gpufleet.codecs.prometheus_text.page import Family, Page, Problem
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.series import Series
@@ -102,7 +102,8 @@ class TextParser:
     def _lines(self, lines: list[bytes]) -> None:
         """Take whole lines; the loop every sample of a fleet passes through."""
         page, known, number = self._page, self._known, self._number
-        series_of, values = page.series, page.values
+        series_of, values, times = page.series, page.values, page.times
+        stamp, at = b"", 0
         for line in lines:
             end = line.rfind(b"}") + 1 or line.find(b" ")
             series = known.get(line[:end]) if end > 0 else None
@@ -110,12 +111,21 @@ class TextParser:
                 self._line(line)
                 continue
             word = line[end:].strip(BLANKS)
+            own = b""
+            if b" " in word:
+                word, _, own = word.partition(b" ")
+                if own != stamp:  # a source writes one instant on many lines
+                    try:
+                        stamp, at = own, time_of(own, openmetrics=self._openmetrics)
+                    except LineError:
+                        self._line(line, series)
+                        continue
             if word.isdigit() and len(word) < INTEGER_DIGITS:
                 value: int | float = int(word)
-            elif b"." in word and b"_" not in word:
+            elif b"." in word and b"_" not in word and len(word) <= MAX_NUMBER_BYTES:
                 try:
                     value = float(word)
-                except ValueError:  # with an instant, or no number at all
+                except ValueError:  # behind other blanks, or no number at all
                     self._line(line, series)
                     continue
                 if not -FLOAT_MAX <= value <= FLOAT_MAX:
@@ -125,6 +135,8 @@ class TextParser:
                 self._line(line, series)
                 continue
             series.mark = number
+            if own:
+                times[len(values)] = at
             series_of.append(series)
             values.append(value)
         if len(series_of) > self._limits.series:

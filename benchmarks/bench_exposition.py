@@ -1,0 +1,209 @@
+"""What the exposition does, in one table, beside the libraries that others use for it, in the same run.
+
+Method:
+
+- `/metrics`: an agent with its real NVML child over a fake driver with 8 GPUs x 16 vGPUs, a round a second, asked 400
+  times about 15 ms apart. Wall time is a client's in a process of its own, over a kept connection. Loop CPU is the
+  processor time of the event loop's thread between question and answer, with a client on that same loop: the client's
+  part, the agent's, and all of its other work that came between. `prometheus_client` serves the same series, as
+  finished samples, with its own ASGI application on the same server, asked 60 times.
+- Parsing: processor time, as in `bench_text`, but the page changes from scrape to scrape. With "own instants" each line
+  has another.
+- OTLP: 5,440 points with 5 attributes each, from records to bytes in protobuf; the SDK's encoder is given its own
+  records of the same points.
+
+The load average stands below: figures of wall time say something of a quiet machine only.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import msgspec
+import uvloop
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics as sdk_encode
+from opentelemetry.sdk.metrics import export as sdk
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from prometheus_client import CollectorRegistry, make_asgi_app
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.bench_codec import best_seconds
+from benchmarks.bench_page import Same
+from benchmarks.bench_text import DEVICES, METRICS, make_page, otlp_resources
+from benchmarks.table import Table
+from gpufleet.cli.daemon import SWITCH_SECONDS, spare_collector
+from gpufleet.codecs.otlp.encode import encode_metrics
+from gpufleet.codecs.otlp.records import Kind, ResourceMetrics
+from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.config.agent import AgentConfig
+from gpufleet.web.server import serve
+from gpufleet.wiring.agent import running_agent
+from tests.fakes.nvml.driver import FakeNvml
+from tests.fakes.nvml.parts import share_as_vgpus
+from tests.fakes.nvml.scenario import Scenario
+
+GPUS, VGPUS, REQUESTS, PEER_REQUESTS, PAUSE, WARM_UP = 8, 16, 400, 60, 0.01, 8.0
+CONFIG = b'node = "bench"\nlisten = "127.0.0.1:0"\n[lanes]\nfast = 1.0\nslow = 6.0\nstatic = 60.0\n'
+GOAL_MS, GOAL_PARSED = 3.0, 500_000
+FORMS = {
+    "text": {"Accept-Encoding": "identity"},
+    "text, gzip": {"Accept-Encoding": "gzip"},
+    "OpenMetrics, gzip": {"Accept-Encoding": "gzip", "Accept": "application/openmetrics-text"},
+}
+
+
+class Spans(NamedTuple):
+    """Sorted milliseconds of one form of a page."""
+
+    size: int
+    wall: list[float]
+    loop: list[float]
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the median and the 99th percentile of both."""
+        return tuple(
+            f"{found[min(len(found) * share // 100, len(found) - 1)]:.2f} ms"
+            for found in (self.wall, self.loop)
+            for share in (50, 99)
+        )
+
+
+async def on_this_loop(url: str, headers: dict[str, str], requests: int) -> list[float]:
+    """Ask from here; return the milliseconds of processor time of this thread until each answer."""
+    used = []
+    async with aiohttp.ClientSession(auto_decompress=False, headers=headers) as session:
+        for number in range(requests):
+            await asyncio.sleep(PAUSE * (1 + number % 7 / 7))
+            began = time.thread_time()
+            async with session.get(url) as answer:
+                await answer.read()
+            used.append((time.thread_time() - began) * 1e3)
+    return sorted(used)
+
+
+async def from_elsewhere(url: str, headers: dict[str, str], requests: int) -> tuple[int, list[float]]:
+    """Ask from another process; return the bytes of an answer, and the milliseconds until each."""
+    words = [word for pair in headers.items() for word in pair]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.scraper", url, str(requests), str(PAUSE), *words),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    answer, _ = await process.communicate()
+    size, lasted = json.loads(answer)
+    return size, sorted(lasted)
+
+
+async def spans_of(url: str, headers: dict[str, str], requests: int) -> Spans:
+    size, wall = await from_elsewhere(url, headers, requests)
+    return Spans(size, wall, await on_this_loop(url, headers, requests))
+
+
+@contextlib.asynccontextmanager
+async def serving(page: bytes) -> AsyncIterator[str]:
+    """Have `prometheus_client` serve the series of a page; yield its address."""
+    registry = CollectorRegistry()
+    registry.register(Same(page))
+    async with serve(make_asgi_app(registry), "127.0.0.1", 0, connections=8, stop_seconds=1) as port:
+        yield f"http://127.0.0.1:{port}/metrics"
+
+
+async def pages(state: str) -> Table:
+    """Run an agent, and ask it and the peer."""
+    config = msgspec.structs.replace(msgspec.toml.decode(CONFIG, type=AgentConfig), state=state)
+    columns = ("form", "who", "bytes", "wall p50", "wall p99", "loop CPU p50", "p99", "goal, wall p99")
+    table = Table(f"/metrics of {GPUS} GPUs x {VGPUS} vGPUs, beside rounds", *columns)
+    async with running_agent(config) as agent:
+        spare_collector()  # as the command does
+        await asyncio.sleep(WARM_UP)
+        ours = f"{agent.url}/metrics"
+        async with aiohttp.ClientSession(headers=FORMS["text"]) as session, session.get(ours) as answer:
+            page = await answer.read()
+        found = {form: await spans_of(ours, headers, REQUESTS) for form, headers in FORMS.items()}
+        async with serving(page) as theirs:
+            peer = {form: await spans_of(theirs, headers, PEER_REQUESTS) for form, headers in FORMS.items()}
+    for form in FORMS:
+        reached = "reached" if found[form].wall[REQUESTS * 99 // 100] <= GOAL_MS else "missed"
+        table.row(form, "gpufleet", str(found[form].size), *found[form].cells(), f"{GOAL_MS:g} ms: {reached}")
+        table.row(form, "prometheus_client", str(peer[form].size), *peer[form].cells(), "")
+    return table
+
+
+def parsing() -> Table:
+    """Parse pages of a source that was seen before."""
+    table = Table("Samples parsed a second, steady", "page", "gpufleet", "prometheus_client", "times", "goal")
+    for name, instants in (("values", 0), ("one instant a scrape", 1), ("own instants", DEVICES * METRICS)):
+        scrapes = [make_page(instants=instants, scrape=scrape) for scrape in range(4)]
+        text, parser, turn = scrapes[0].decode(), TextParser(), iter(range(1 << 30))
+        assert not any(parser.parse(page).problems for page in scrapes)
+        ours = best_seconds(lambda scrapes=scrapes, parser=parser, turn=turn: parser.parse(scrapes[next(turn) % 4]))  # type: ignore[misc]
+        theirs = best_seconds(lambda text=text: list(text_string_to_metric_families(text)))  # type: ignore[misc]
+        rate = METRICS * DEVICES / ours
+        goal = f"{GOAL_PARSED:,}: {'reached' if rate >= GOAL_PARSED else 'missed'}"
+        table.row(name, f"{rate:,.0f}", f"{METRICS * DEVICES / theirs:,.0f}", f"{theirs / ours:.1f}", goal)
+    return table
+
+
+def of_the_sdk(resources: list[ResourceMetrics]) -> sdk.MetricsData:
+    """Return the same points as the SDK's records."""
+    scope = InstrumentationScope("gpufleet")
+
+    def points(metric: str, kind: Kind) -> sdk.Gauge | sdk.Sum:
+        (told,) = [one for one in resources[0].metrics if one.name == metric]
+        found = [sdk.NumberDataPoint(one.attributes, one.start, one.at, one.value or 0) for one in told.points]
+        if kind is Kind.GAUGE:
+            return sdk.Gauge(found)
+        return sdk.Sum(found, sdk.AggregationTemporality.CUMULATIVE, is_monotonic=True)
+
+    metrics = [
+        sdk.Metric(one.name, one.description, one.unit, points(one.name, one.kind)) for one in resources[0].metrics
+    ]
+    of_scope = sdk.ScopeMetrics(scope, metrics, "")
+    return sdk.MetricsData([sdk.ResourceMetrics(Resource(dict(resources[0].attributes)), [of_scope], "")])
+
+
+def encoding() -> Table:
+    """Encode the same points with ours and with the SDK's encoder."""
+    resources = otlp_resources()
+    theirs = of_the_sdk(resources)
+    count = sum(len(metric.points) for metric in resources[0].metrics)
+    table = Table("OTLP points encoded a second", "who", "points/s", "bytes a point")
+    encoders: dict[str, Callable[[], bytes]] = {
+        "gpufleet": lambda: encode_metrics(resources),
+        "OpenTelemetry SDK": lambda: sdk_encode(theirs).SerializeToString(),
+    }
+    for who, encode in encoders.items():
+        table.row(who, f"{count / best_seconds(encode):,.0f}", f"{len(encode()) / count:.1f}")
+    return table
+
+
+def main() -> int:
+    """Run and print; in a process that was started with the fake driver."""
+    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder:
+        if "FAKE_NVML" not in os.environ:
+            scenario = Scenario.healthy(GPUS)
+            for gpu in range(GPUS):
+                share_as_vgpus(scenario, gpu, VGPUS)
+            environment = FakeNvml(Path(folder), scenario).environment
+            return os.spawnve(os.P_WAIT, sys.executable, [sys.executable, "-m", __spec__.name], environment)
+        loads = [f"{os.getloadavg()[0]:.1f} before"]
+        sys.setswitchinterval(SWITCH_SECONDS)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(pages(folder)).print()
+        loads.append(f"{os.getloadavg()[0]:.1f} after the pages")
+    parsing().print()
+    encoding().print()
+    print(f"load average {', '.join(loads)}, {os.getloadavg()[0]:.1f} at the end")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
