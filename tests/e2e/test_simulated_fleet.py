@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -73,6 +74,10 @@ def cluster(way: Way, name: str) -> dict[str, Any]:
     return found
 
 
+def reports(way: Way, number: int, gpus: int) -> bool:
+    return bool(cluster(way, f"other-{number}")["coverage"]["reporting"] == gpus)
+
+
 def agree(told: dict[str, dict[str, Any]], wanted: dict[str, dict[str, Any]]) -> None:
     assert set(told) == set(wanted)
     for key, values in wanted.items():
@@ -93,7 +98,7 @@ def test_every_value_of_two_roads_is_the_fleet_s(way: Way) -> None:
         text, at = now()
         every = ["--once", "--clusters", "1", "--nodes", "8", "--start", text, "--seed", "3"]
         alone = simulate(*every, "--prefix", "alone", "--hub", way.hub_url)
-        relayed = simulate(*every, "--prefix", "relayed", "--hub", relay_url, "--bundle", "--no-register")
+        relayed = simulate(*every, "--prefix", "relayed", "--hub", relay_url, "--road", "bundles", "--no-register")
         for summary in (alone, relayed):
             assert (summary["made"], summary["acknowledged"], summary["waiting"], summary["refused"]) == (8, 8, 0, 0)
         for prefix in ("alone", "relayed"):
@@ -108,6 +113,41 @@ def test_every_value_of_two_roads_is_the_fleet_s(way: Way) -> None:
             assert record["freshness"]["senders"] == {"live": 8}
             assert record["coverage"]["reporting"] == 64
         assert relay.stop() == 0
+
+
+@pytest.mark.parametrize(("road", "least"), [("remote-write", 15), ("otlp", 30)])
+def test_clusters_by_other_projects_roads_are_told_beside_one_by_agents(way: Way, road: str, least: int) -> None:
+    way.start_hub()
+    text, at = now()
+    every = ["--once", "--nodes", "8", "--start", text, "--hub", way.hub_url]
+    simulate(*every, "--clusters", "1", "--prefix", "own")
+    summary = simulate(*every, "--clusters", "2", "--prefix", "other", "--road", road)
+    assert summary["made"] == summary["acknowledged"] == 16
+    wait_until(way.drained, what="the hub to have flushed")
+    agree(answered(way, "own-1"), expected(Fleet(FleetSpec(nodes=8, prefix="own")), at))
+    fleet = Fleet(FleetSpec(clusters=2, nodes=8, prefix="other"))
+    wanted = expected(fleet, at)
+    compared = 0
+    for number in (1, 2):
+        gpus = [gpu.view.key for node in fleet.nodes() if node.cluster == number for gpu in node.gpus]
+        wait_until(partial(reports, way, number, len(gpus)), seconds=60, what="all GPUs")
+        told = answered(way, f"other-{number}")
+        assert cluster(way, f"other-{number}")["freshness"]["liveness"]["state"] == "live"
+        for key in gpus:
+            both = {
+                name: value
+                for name, value in told[key].items()
+                if isinstance(value, int | float) and isinstance(wanted[key].get(name), int | float)
+            }
+            assert len(both) >= least - 10, key  # a GPU that is cut has fewer
+            compared = max(compared, len(both))
+            assert both == pytest.approx({name: wanted[key][name] for name in both}, rel=1e-9), key
+    assert compared >= least
+    sources = {one["device"]["source"] for one in way.hub("/v1/gpus?cluster=other-1")["items"]}
+    assert sources == {"imported"}
+    fleet_answer = way.hub("/v1/fleet")
+    assert fleet_answer["states"] == {"live": 3, "never_seen": 1}
+    assert fleet_answer["gpus_reporting"] == 64 + 2 * 56  # those that are handed to guests no exporter sees
 
 
 def test_a_virtual_machine_of_the_fleet_is_answered_by_whoever_may(way: Way) -> None:

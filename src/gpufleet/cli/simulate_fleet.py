@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import enum
 import sys
 import time
 from pathlib import Path
@@ -21,9 +22,19 @@ from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.time import to_ns
 
 if TYPE_CHECKING:
-    from gpufleet.sending.post import HubClient
     from gpufleet.simulate.fleet.fleet import Fleet
+    from gpufleet.simulate.fleet.posting import Manner, Way
     from gpufleet.simulate.fleet.run import Run, Summary
+
+
+class Road(enum.StrEnum):
+    """How a cluster of the fleet sends."""
+
+    AGENTS = "agents"  # each node by itself
+    BUNDLES = "bundles"  # one sender of bundles, as a relay is
+    REMOTE_WRITE = "remote-write"  # a Prometheus that scrapes dcgm-exporter
+    OTLP = "otlp"  # an OpenTelemetry Collector
+
 
 PROGRESS_SECONDS = 5.0
 TIMEOUT_SECONDS = 30.0
@@ -54,9 +65,7 @@ def simulate_fleet(
     speed: Annotated[
         float, typer.Option(min=0.01, max=1e6, help="Seconds of the fleet's time to a second, as fast as it gets.")
     ] = 1.0,
-    bundle: Annotated[
-        bool, typer.Option("--bundle", help="One sender of bundles for a cluster, like a relay, not node by node.")
-    ] = False,
+    road: Annotated[Road, typer.Option(help="How a cluster sends.", case_sensitive=False)] = Road.AGENTS,
     register: Annotated[
         bool, typer.Option(help="Register the clusters first, with the GPUs that they should have.")
     ] = True,
@@ -78,6 +87,7 @@ def simulate_fleet(
     from gpufleet.simulate.fleet.agents import Timing
     from gpufleet.simulate.fleet.faults import FaultError, parse_faults, parse_span
     from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
+    from gpufleet.simulate.fleet.posting import ALONE, BUNDLED, IN_ORDER
     from gpufleet.simulate.fleet.run import Run
 
     if faults == ["list"]:
@@ -98,8 +108,9 @@ def simulate_fleet(
     if register:
         _register(fleet, hub, Access(admin_token_file, ca))
     run = Run(fleet, timing, speed=speed, seconds=interval if once else seconds)
-    clients = {cluster: _client(hub, cluster, token_file, ca) for cluster in fleet.cluster_ids()}
-    run_until_stopped(lambda stop: _run(run, clients, bundle, stop))
+    manner = {Road.AGENTS: ALONE, Road.BUNDLES: BUNDLED}.get(road, IN_ORDER)
+    ways = {cluster: _way(road, hub, cluster, token_file, ca) for cluster in fleet.cluster_ids()}
+    run_until_stopped(lambda stop: _run(run, ways, manner, stop))
     summary = run.summary
     if json:
         sys.stdout.buffer.write(msgspec.json.encode(summary) + b"\n")
@@ -135,10 +146,10 @@ def _register(fleet: "Fleet", hub: str, access: Access) -> None:
         send(hub, path, access, method="PUT", body=msgspec.json.encode(spec))
 
 
-async def _run(run: "Run", clients: "dict[str, HubClient]", bundle: bool, stop: asyncio.Event) -> None:
+async def _run(run: "Run", ways: "dict[str, Way]", manner: "Manner", stop: asyncio.Event) -> None:
     tasks = [asyncio.create_task(_tell(run)), asyncio.create_task(_stop(run, stop))]
     try:
-        await run.run(clients, bundled=bundle)
+        await run.run(ways, manner)
     finally:
         for task in tasks:
             task.cancel()
@@ -150,21 +161,27 @@ async def _stop(run: "Run", stop: asyncio.Event) -> None:
     run.stop()
 
 
-def _client(hub: str, cluster: str, token_file: str | None, ca: Path | None) -> "HubClient":
-    from gpufleet.simulate.fleet.run import CONNECTIONS
+def _way(road: Road, hub: str, cluster: str, token_file: str | None, ca: Path | None) -> "Way":
+    from gpufleet.simulate.fleet.posting import CONNECTIONS
     from gpufleet.wiring.sending import hub_client
+    from gpufleet.wiring.simulated import otlp_way, remote_write_way
 
     token = token_file.replace("{cluster}", cluster) if token_file else None
+    authorities = str(ca) if ca else None
     try:
         check_hub_url("--hub", hub, shows_token=token is not None)
     except ImpossibleValueError as error:
         raise typer.BadParameter(str(error)) from None
+    if road is Road.REMOTE_WRITE:
+        return remote_write_way(hub, cluster, token, authorities)
+    if road is Road.OTLP:
+        return otlp_way(hub, cluster, token, authorities)
     return hub_client(
         hub,
         name="gpufleet-simulate",
         timeout_seconds=TIMEOUT_SECONDS,
         token_file=token,
-        ca=str(ca) if ca else None,
+        ca=authorities,
         connections=CONNECTIONS,
     )
 

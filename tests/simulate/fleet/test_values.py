@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from gpufleet.codecs.batch import decode
 from gpufleet.hub.normalise import normalise
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue import CATALOGUE, MetricKind
+from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.agents import Agent, Timing, agents_of
 from gpufleet.simulate.fleet.faults import parse_faults
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
 from gpufleet.simulate.fleet.hardware import MODELS
 from gpufleet.simulate.fleet.layout import PATTERN, Gpu, Node, Role
+from gpufleet.simulate.fleet.reports import Look, reports_of
 from gpufleet.simulate.fleet.values import gpu_fast
 
 START = 1_795_000_000 * NANOS
@@ -113,6 +114,23 @@ def test_energy_is_the_integral_of_power_while_a_gpu_is_too_hot() -> None:
     )
     assert spared > 0
     assert [one.hot for one in strains].count(True) == 1200
+
+
+def test_a_hot_gpu_is_slowed_down_and_both_ends_are_events() -> None:
+    (fault,) = parse_faults("hot-gpu=4@+10m/20m", START)
+    fleet = Fleet(FleetSpec(nodes=1, faults=(fault,)))
+    node, gpu = fleet.node(1, 1), fleet.node(1, 1).gpus[0]
+    cool, hot = said(fleet, (1, 1, 0), fault.begin - NANOS), said(fleet, (1, 1, 0), fault.begin)
+    assert hot["gpu_temperature_celsius"] == gpu.model.slowdown_celsius + 4
+    assert (cool["gpu_clock_event_reasons_mask"], hot["gpu_clock_event_reasons_mask"]) == (0, 0x48)
+    told = {name: (cool[name], hot[name]) for name in ("gpu_sm_clock_hertz", "gpu_power_watts")}
+    assert all(isinstance(a, int | float) and isinstance(b, int | float) and b < a for a, b in told.values()), told
+    look = Look(at=fault.end, since=fault.begin - 1, lanes=[Lane.FAST], intervals={Lane.FAST: 10.0})
+    (report,) = reports_of(fleet, node, look)
+    assert [(event.kind, event.at) for event in report.events] == [
+        ("throttle_started", fault.begin),
+        ("throttle_ended", fault.end),
+    ]
 
 
 @settings(max_examples=50)

@@ -122,9 +122,9 @@ class Agent:
             self._epoch, self._seq = self._new_epoch(), 0
         return True
 
-    def take(self) -> Body:
-        """Take the newest batch that waits."""
-        return self.waiting.pop()
+    def take(self, *, oldest: bool = False) -> Body:
+        """Take the newest batch that waits, or the oldest."""
+        return self.waiting.popleft() if oldest else self.waiting.pop()
 
     def put_back(self, body: Body) -> None:
         """Let a batch wait that was not taken: in its place by its number, so that the oldest stays known."""

@@ -7,15 +7,66 @@ so does everything else of that cluster.
 import asyncio
 import random
 from collections import deque
+from types import TracebackType
+from typing import Protocol, Self
 
 import msgspec
 
 from gpufleet.sending.backoff import retry_delay
-from gpufleet.sending.post import Answer, HubClient, Verdict
+from gpufleet.sending.post import Answer, Verdict
 from gpufleet.simulate.fleet.agents import Agent, Body
 
 BUNDLE = 256
 """Batches of one post of a bundling sender: a relay's."""
+
+CONNECTIONS = 8
+"""Posts at once of a cluster whose agents post themselves."""
+
+
+class Way(Protocol):
+    """The way to a hub, open while it is used as a context: a client of it, or what tells batches in other words."""
+
+    async def __aenter__(self) -> Self:
+        """Make ready to connect."""
+        ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go of the connections."""
+        ...
+
+    async def post(self, body: bytes) -> Answer:
+        """Post one batch."""
+        ...
+
+    async def post_bundle(self, bodies: list[bytes]) -> list[Answer]:
+        """Post several; return one answer each."""
+        ...
+
+
+class Manner(msgspec.Struct, frozen=True):
+    """How batches go.
+
+    Attributes:
+        connections: posts at once of a cluster.
+        bundle: batches of one post.
+        oldest_first: in the order of their making; otherwise the newest goes before what waits.
+    """
+
+    connections: int = CONNECTIONS
+    bundle: int = 1
+    oldest_first: bool = False
+
+
+ALONE = Manner()
+"""Each agent by itself."""
+
+BUNDLED = Manner(connections=1, bundle=BUNDLE)
+"""One sender for a cluster, as a relay is."""
+
+IN_ORDER = Manner(connections=1, oldest_first=True)
+"""One writer for a cluster, as a Prometheus is: series go forward only."""
 
 
 class Counts(msgspec.Struct):
@@ -48,17 +99,12 @@ class Counts(msgspec.Struct):
 class Poster:
     """Posts for the agents of one cluster."""
 
-    def __init__(
-        self, client: HubClient, counts: Counts, settled: asyncio.Event, *, connections: int, bundle: int = 1
-    ) -> None:
-        """Take the way, where it is counted, what is set whenever a post has come to something, posts at once, and
-        batches of one post.
-        """
-        self._settled = settled
-        self._client = client
+    def __init__(self, way: Way, counts: Counts, settled: asyncio.Event, manner: Manner) -> None:
+        """Take the way, where it is counted, what is set whenever a post has come to something, and how it is gone."""
+        self._way = way
         self._counts = counts
-        self._connections = connections
-        self._bundle = bundle
+        self._settled = settled
+        self._manner = manner
         self._ready: deque[Agent] = deque()
         self._queued: set[Agent] = set()
         self._news = asyncio.Event()
@@ -79,8 +125,8 @@ class Poster:
 
     async def run(self) -> None:
         """Post until cancelled."""
-        async with self._client, asyncio.TaskGroup() as group:
-            for _ in range(self._connections):
+        async with self._way, asyncio.TaskGroup() as group:
+            for _ in range(self._manner.connections):
                 group.create_task(self._work())
 
     async def _work(self) -> None:
@@ -103,18 +149,18 @@ class Poster:
 
     def _take(self) -> list[tuple[Agent, Body]]:
         taken: list[tuple[Agent, Body]] = []
-        while self._ready and len(taken) < self._bundle:
+        while self._ready and len(taken) < self._manner.bundle:
             agent = self._ready.popleft()
             self._queued.discard(agent)
-            taken.append((agent, agent.take()))
-            if self._bundle > 1:
+            taken.append((agent, agent.take(oldest=self._manner.oldest_first)))
+            if self._manner.bundle > 1:
                 self.offer(agent)
         return taken
 
     async def _post(self, contents: list[bytes]) -> list[Answer]:
-        if self._bundle == 1:
-            return [await self._client.post(contents[0])]
-        return await self._client.post_bundle(contents)
+        if self._manner.bundle == 1:
+            return [await self._way.post(contents[0])]
+        return await self._way.post_bundle(contents)
 
     async def _settle(self, taken: list[tuple[Agent, Body]], answers: list[Answer]) -> None:
         later: list[Answer] = []

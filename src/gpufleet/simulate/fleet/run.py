@@ -9,11 +9,10 @@ from collections.abc import Mapping
 import msgspec
 
 from gpufleet.model.time import NANOS
-from gpufleet.sending.post import HubClient
 from gpufleet.simulate.fleet.agents import Timing, agents_of
 from gpufleet.simulate.fleet.clock import FleetClock
 from gpufleet.simulate.fleet.fleet import Fleet
-from gpufleet.simulate.fleet.posting import BUNDLE, Counts, Poster
+from gpufleet.simulate.fleet.posting import ALONE, Counts, Manner, Poster, Way
 
 MAX_WAITING = 100_000
 """Batches that may wait for the hub; beyond it each new one costs its agent's oldest, as where a spool is full."""
@@ -26,10 +25,6 @@ LOOKS_A_TURN = 50
 
 ROOM_SECONDS = 0.5
 """How often is looked whether there is room, where no post tells."""
-
-CONNECTIONS = 8
-"""Posts at once of a cluster."""
-
 
 STOP_SECONDS = 5.0
 """How long stopping waits for what is on its way."""
@@ -109,21 +104,15 @@ class Run:
             error=counts.error,
         )
 
-    async def run(self, clients: Mapping[str, HubClient], *, bundled: bool = False) -> Summary:
+    async def run(self, ways: Mapping[str, Way], manner: Manner = ALONE) -> Summary:
         """Send until the end, until stopped, or until a poster fails.
 
         Args:
-            clients: the way to the hub for each cluster's id.
-            bundled: one sender of bundles for each cluster, like a relay, and not each agent by itself.
+            ways: to the hub, for each cluster's id.
+            manner: how batches go there.
         """
         posters = {
-            cluster: Poster(
-                clients[self._fleet.cluster_id(cluster)],
-                self._counts,
-                self._settled,
-                connections=1 if bundled else CONNECTIONS,
-                bundle=BUNDLE if bundled else 1,
-            )
+            cluster: Poster(ways[self._fleet.cluster_id(cluster)], self._counts, self._settled, manner)
             for cluster in range(1, self._fleet.spec.clusters + 1)
         }
         tasks = [asyncio.create_task(poster.run()) for poster in posters.values()]
