@@ -29,6 +29,7 @@ from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
 from gpufleet.model.round import Round as Round
 from gpufleet.model.snapshot import Snapshot
+from gpufleet.model.sql import Selected, SqlViewRecord
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import (
     Accepted,
@@ -308,6 +309,18 @@ class Store(Protocol):
 
     def processes(self, question: ProcessQuestion) -> tuple[StoredProcesses, ...]:
         """Return the newest list of processes per view and reader of those that are asked for, by view and reader."""
+        ...
+
+    def select(self, statement: str) -> Selected:
+        """Answer a statement of a person's: one SELECT over the views, within bounds. It can only read.
+
+        Raises:
+            SqlError: if it is refused or wrong, or came to more than it may; the text says which.
+        """
+        ...
+
+    def sql_views(self) -> tuple[SqlViewRecord, ...]:
+        """Return what a statement may read."""
         ...
 
     def close(self) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 from gpufleet.codecs.batch import to_rows
 from gpufleet.model.aggregate import AGGREGATED
-from gpufleet.model.errors import StoreError
+from gpufleet.model.errors import SqlError, StoreError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample, Value
+from gpufleet.model.sql import Selected, SqlViewRecord
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import (
     Accepted,
@@ -117,6 +118,7 @@ class MemoryStore:
             if any(_in(event, span) for span in question.spans)
             and (question.view is None or (event.view or "") == question.view)
             and (not question.kinds or event.kind in question.kinds)
+            and (not question.codes or event.code in question.codes)
             and (question.before is None or (event.at, event.id) < question.before)
         ]
         return tuple(sorted(wanted, key=lambda event: (-event.at, -event.id))[: question.limit])
@@ -243,6 +245,12 @@ class MemoryStore:
                     bucket = start + (at - start) // step * step
                     points.setdefault((_key(stored.sample)[0], metric), {})[bucket] = value
         return {key: sorted(found.items()) for key, found in points.items()}
+
+    def select(self, statement: str) -> Selected:
+        raise SqlError("a store in memory has no SQL")
+
+    def sql_views(self) -> tuple[SqlViewRecord, ...]:
+        return ()
 
     def close(self) -> None:
         self.closed = True

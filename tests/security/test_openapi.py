@@ -47,6 +47,8 @@ KNOWN: dict[str, list[Any]] = {
     "until": ["2026-01-01T01:00:00+01:00"],
     "cursor": ["MTc2NzIyNTYwMDAwMDAwMDAwMC81", "k6Vsb2NhbKZub2RlLWGg"],
     "limit": [1, 1000],
+    "code": [[79], [0, 31]],
+    "format": ["json", "csv", "arrow"],
 }
 """Of what there is to be asked for: who only guesses finds nothing."""
 
@@ -102,6 +104,10 @@ def put_known(case: Any, data: st.DataObject) -> None:
         for name in list(asked or {}):
             if name in KNOWN and data.draw(st.booleans()):
                 asked[name] = data.draw(st.sampled_from(KNOWN[name]))
+    if case.operation.label == "POST /v1/query" and data.draw(st.booleans()):
+        case.body = {
+            "sql": data.draw(st.sampled_from(["SELECT 1 AS a", "SELECT * FROM fleet_devices", "SELECT file('x')"]))
+        }
     if case.operation.label == "PUT /v1/allocations/{allocation_id}" and data.draw(st.booleans()):
         case.body = data.draw(st.sampled_from(list(ALLOCATIONS.values())))
 

@@ -42,6 +42,8 @@ MAY: dict[tuple[str, str], set[Role | None]] = {
     ("GET", "/v1/events"): {T, O, A},
     ("GET", "/v1/senders"): {O, A},
     ("GET", "/v1/audit"): {A},
+    ("GET", "/v1/query"): {A},
+    ("POST", "/v1/query"): {A},
     ("GET", "/"): {NONE, S, T, O, A},
     ("GET", "/healthz"): {NONE, S, T, O, A},
     ("GET", "/readyz"): {O, A},

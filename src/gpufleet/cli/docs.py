@@ -8,6 +8,7 @@ from gpufleet.codecs.snapshot_json import snapshot_schema
 from gpufleet.exporters.reference import render_metrics_reference
 from gpufleet.exporters.reference_dialects import render_dialects_reference
 from gpufleet.exporters.reference_events import render_events_reference
+from gpufleet.stores.clickhouse.sql.reference import render_sql_reference
 
 
 def reference_pages() -> dict[str, str]:
@@ -15,6 +16,7 @@ def reference_pages() -> dict[str, str]:
     return {
         "metrics.md": render_metrics_reference(),
         "events.md": render_events_reference(),
+        "sql.md": render_sql_reference(),
         "dialects.md": render_dialects_reference(),
         "snapshot.schema.json": json.dumps(snapshot_schema(), indent=2) + "\n",
     }

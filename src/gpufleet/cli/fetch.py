@@ -3,6 +3,7 @@
 import email.message
 import http.client
 import json
+import re
 import ssl
 import urllib.error
 import urllib.request
@@ -22,6 +23,9 @@ _WRONG_NAME = (62, 64)
 _WRONG_TIME = (9, 10)
 """X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED."""
 
+_NEXT = re.compile(r'<(?P<path>/[^/<>][^<>]*)>; rel="next"')
+"""Where the page after it is: always at the same server."""
+
 TIMEOUT_SECONDS = 10.0
 MAX_BYTES = 64 << 20
 
@@ -39,25 +43,60 @@ class Access(msgspec.Struct, frozen=True):
 
 
 def get(base: str, path: str, access: Access | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS) -> bytes:
-    """GET `path` of the server at `base`.
+    """GET `path` of the server at `base`. A plain list that comes in pages is returned whole, unless `path` limits it.
 
     Raises:
         CommandError: if `base` is no HTTP URL, nobody answers, or the answer is not 200; with the server's words.
         ConfigError: if the token cannot be read.
     """
-    return _exchange(base, path, "GET", None, access or Access(), timeout_seconds)
+    body, following = _exchange(base, path, "GET", None, access or Access(), timeout_seconds)
+    if following is None or not body.startswith(b"[") or "limit=" in path:
+        return body
+    entries, size = msgspec.json.decode(body, type=list[msgspec.Raw]), len(body)
+    while following is not None:
+        body, following = _exchange(base, following, "GET", None, access or Access(), timeout_seconds)
+        size += len(body)
+        if size > MAX_BYTES:
+            raise CommandError(f"{base}{path} answers with more than {MAX_BYTES} bytes")
+        try:
+            entries += msgspec.json.decode(body, type=list[msgspec.Raw])
+        except msgspec.DecodeError as error:
+            raise CommandError(f"{base} answers something else than a gpufleet hub does: {error}") from error
+    return msgspec.json.encode(entries)
 
 
-def send(base: str, path: str, access: Access | None = None, *, method: str, body: bytes | None = None) -> bytes:
-    """Send JSON with another method than GET, and return the answer; raises as `get`."""
-    return _exchange(base, path, method, body, access or Access(), TIMEOUT_SECONDS)
+def get_as(media_type: str, base: str, path: str, access: Access) -> tuple[bytes, str | None]:
+    """GET `path` in a format, and return it with the path of the page after it, if there is one; raises as `get`."""
+    return _exchange(base, path, "GET", None, access, TIMEOUT_SECONDS, media_type)
+
+
+def send(
+    base: str,
+    path: str,
+    access: Access | None = None,
+    *,
+    method: str,
+    body: bytes | None = None,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    media_type: str = "",
+) -> bytes:
+    """Send JSON with another method than GET, and return the answer, in the format asked for; raises as `get`."""
+    return _exchange(base, path, method, body, access or Access(), timeout_seconds, media_type)[0]
 
 
 def _exchange(
-    base: str, path: str, method: str, content: bytes | None, access: Access, timeout_seconds: float
-) -> bytes:
+    base: str,
+    path: str,
+    method: str,
+    content: bytes | None,
+    access: Access,
+    timeout_seconds: float,
+    media_type: str = "",
+) -> tuple[bytes, str | None]:
     url = base.rstrip("/") + path
     headers = {} if content is None else {"Content-Type": "application/json"}
+    if media_type:
+        headers["Accept"] = media_type
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -69,6 +108,7 @@ def _exchange(
         request = urllib.request.Request(url, data=content, headers=headers, method=method)  # noqa: S310 - as checked
         with _opener(access).open(request, timeout=timeout_seconds) as answer:
             body: bytes = answer.read(MAX_BYTES + 1)
+            link = _NEXT.fullmatch(answer.headers.get("Link", ""))
     except urllib.error.HTTPError as error:
         with error:
             raise CommandError(f"{url} answers {error.code}: {_words(error.read(65_536))}") from error
@@ -77,7 +117,7 @@ def _exchange(
         raise CommandError(f"{url} cannot be asked: {reason}. {_advice(reason, access)}") from error
     if len(body) > MAX_BYTES:
         raise CommandError(f"{url} answers with more than {MAX_BYTES} bytes")
-    return body
+    return body, link["path"] if link else None
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

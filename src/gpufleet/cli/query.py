@@ -12,6 +12,7 @@ import typer
 from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import Access, get
 from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, Json, TokenFileOption
+from gpufleet.cli.query_sql import sql
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.answer import (
     AllocationAnswer,
@@ -143,8 +144,10 @@ def events(
         str | None, typer.Option(metavar="KEY", help="Only of this device, such as gpu/GPU-...; `machine` for none.")
     ] = None,
     kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only of this kind, such as xid.")] = None,
+    code: Annotated[int | None, typer.Option(metavar="NUMBER", help="Only of this code, such as an XID.")] = None,
     allocation: Annotated[str | None, typer.Option(metavar="ID", help="Only what its holder may see.")] = None,
     since: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: a day ago].")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, excluded [default: now].")] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Most events.")] = 100,
     json: Json = False,
     token_file: TokenFileOption = None,
@@ -152,7 +155,7 @@ def events(
 ) -> None:
     """What happened: XIDs, resets, throttles, drivers. The newest first."""
     wanted = {"cluster": cluster, "machine": machine, "view": view, "kind": kind, "allocation": allocation}
-    asked = {**wanted, "since": since, "limit": str(limit)}
+    asked = {**wanted, "code": None if code is None else str(code), "since": since, "until": until, "limit": str(limit)}
     ask(hub, "/v1/events", asked, EventsAnswer, "events", json, Access(token_file, ca))
 
 
@@ -175,6 +178,9 @@ def processes(
 def senders(hub: HubUrl = HUB_URL, json: Json = False, token_file: TokenFileOption = None, ca: CaOption = None) -> None:
     """Who posts batches, how late they are, and what is missing of them."""
     ask(hub, "/v1/senders", {}, tuple[SenderRecord, ...], "senders", json, Access(token_file, ca))
+
+
+query_app.command()(sql)
 
 
 def ask(

@@ -26,6 +26,7 @@ from gpufleet.model.fleet import FleetAnswer
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.model.reading import Reading
+from gpufleet.model.sql import SqlAnswer, SqlViewRecord
 from gpufleet.model.view import Scope
 
 STATE = ("gpu_state", "state")
@@ -108,6 +109,18 @@ def nodes(page: NodePage) -> list[Table | str]:
     ]
     table = _table(("node", "id", "cluster", "GPUs reporting", "heard", "conflict or last error"), rows, "nodes")
     return [table, *_coverage(page.coverage)]
+
+
+def sql(found: SqlAnswer) -> list[Table | str]:
+    """The rows of a statement's answer, and how many they are."""
+    rows = [tuple("" if cell is None else str(cell) for cell in row) for row in found.rows]
+    return [_table(found.columns, rows, "rows"), f"{len(rows)} rows in {found.seconds:.2f} s"]
+
+
+def sql_views(found: Sequence[SqlViewRecord]) -> list[Table | str]:
+    """One row a view."""
+    rows = [(one.name, one.help, ", ".join(column.name for column in one.columns[:12])) for one in found]
+    return [_table(("view", "one row is", "columns begin"), rows, "views")]
 
 
 def events(found: EventsAnswer) -> list[Table | str]:

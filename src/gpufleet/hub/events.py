@@ -1,19 +1,13 @@
 """Questions about events: who may see which, and pages of them. Pure."""
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 
 from gpufleet.hub.answers import listed_ids
 from gpufleet.hub.claims import VM_KINDS
-from gpufleet.hub.history import QuestionError
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.answer import EventRecord, MachineRecord
 from gpufleet.model.stored import EventSpan, StoredEvent, StoredSample
 from gpufleet.model.time import to_datetime, to_ns
-
-MAX_LIMIT = 1_000
-"""Events of one page."""
 
 MAX_ALLOCATIONS = 200
 """Allocations of a tenant that one question can be about."""
@@ -61,27 +55,6 @@ def record_of(event: StoredEvent, names: Mapping[str, str]) -> EventRecord:
         code=event.code,
         attributes=event.attributes,
     )
-
-
-def cursor_after(event: StoredEvent) -> str:
-    """Return the text that asks for what comes after this event."""
-    return base64.urlsafe_b64encode(f"{event.at}/{event.id}".encode()).decode().rstrip("=")
-
-
-def parse_cursor(text: str) -> tuple[int, int]:
-    """Return the place that a cursor means.
-
-    Raises:
-        QuestionError: if it is not one of ours.
-    """
-    try:
-        at, _, number = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True).decode().partition("/")
-        place = int(at), int(number)
-    except (binascii.Error, ValueError) as error:
-        raise QuestionError("cursor", "is not one that this hub gave") from error
-    if not (0 <= place[0] < 2**63 and 0 <= place[1] < 2**64):
-        raise QuestionError("cursor", "is not one that this hub gave")
-    return place
 
 
 def _own_time(allocation: Allocation, start: int, end: int) -> tuple[int, int]:

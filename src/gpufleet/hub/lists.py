@@ -11,7 +11,7 @@ from gpufleet.hub.coverage import Covering
 from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.inventory import count_gpus, count_shown, gpu_records, may_count_twice, node_record, with_age
 from gpufleet.hub.liveness.judging import Instant
-from gpufleet.hub.paging import Asked, cursor_after
+from gpufleet.hub.paging import Asked
 from gpufleet.model.answer import Coverage, GpuPage, GpuRecord, MachinePage, MachineRecord, NodePage, NodeRecord
 from gpufleet.model.ledger import MachineMark
 from gpufleet.model.liveness import Liveness
@@ -79,7 +79,7 @@ class Lists:
                 if after is None:
                     break
                 last = found[-1]
-                place = Asked(page.limit, (last.cluster, last.machine.name, last.id))
+                place = msgspec.structs.replace(page, after=(last.cluster, last.machine.name, last.id))
         return GpuPage(items=tuple(items), coverage=self._coverage(cluster), next=after)
 
     def gpus_of(self, machines: Sequence[MachineRecord], instant: Instant) -> list[GpuRecord]:
@@ -118,7 +118,8 @@ class Lists:
         found = self._registry.machines(cluster, kind=kind, after=page.after, limit=page.limit + 1)
         if len(found) <= page.limit:
             return found, None
-        return found[: page.limit], cursor_after(found[page.limit - 1])
+        last = found[page.limit - 1]
+        return found[: page.limit], page.cursor((last.cluster, last.machine.name, last.id))
 
     def _coverage(self, cluster: str | None) -> tuple[Coverage, ...]:
         return self._covering.of(cluster, self._registry.machine_marks(cluster))

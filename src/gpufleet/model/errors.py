@@ -11,7 +11,8 @@ GpufleetError
 ├── CrowdedError        one more is more than there may be, and the rest goes on
 ├── SpoolError          the disk queue cannot do what was asked
 ├── StoreError          the store refused or is unreachable
-│   └── UnstorableError     what is to be stored does not fit, and nothing of it was written
+│   ├── UnstorableError     what is to be stored does not fit, and nothing of it was written
+│   └── SqlError            a person's statement is not one that is answered
 └── RegistryError       the registry refused
     ├── ConflictError       what is asked contradicts what is known
     └── NotFoundError       there is no such thing
@@ -100,6 +101,10 @@ class StoreError(GpufleetError):
 
 class UnstorableError(StoreError):
     """What is to be stored does not fit the store, so that nothing of it was written."""
+
+
+class SqlError(StoreError):
+    """A person's statement is wrong, asks for what it may not, or for more than it may; the text says which."""
 
 
 class RegistryError(GpufleetError):

@@ -84,7 +84,7 @@ class EventQuestion(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         spans: an event is asked for if it is in one of them.
         view: only of this view (key); an empty text is the machine itself.
-        kinds: only of these kinds; empty for every one.
+        kinds, codes: only of these; empty for every one.
         before: only after this one in the answer's order (time, id): where the page before ended.
         limit: most events.
     """
@@ -92,6 +92,7 @@ class EventQuestion(msgspec.Struct, frozen=True, kw_only=True):
     spans: tuple[EventSpan, ...]
     view: str | None = None
     kinds: tuple[str, ...] = ()
+    codes: tuple[int, ...] = ()
     before: tuple[int, int] | None = None
     limit: int
 

@@ -134,6 +134,7 @@ async def running_hub(
         importing = stack.enter_context(ThreadPoolExecutor(1, "hub-importer"))
         pulling = stack.enter_context(ThreadPoolExecutor(1, "hub-puller"))
         reading = stack.enter_context(ThreadPoolExecutor(READER_THREADS, "hub-reader"))
+        asking = stack.enter_context(ThreadPoolExecutor(1, "hub-sql"))
         loop = asyncio.get_running_loop()
         parts = await loop.run_in_executor(writing, _open, config, store, clock, stack)
         flusher = Flusher(
@@ -201,6 +202,7 @@ async def running_hub(
             store=parts.store,
             claims=Claims(parts.registry.allocations()),
             threads=reading,
+            sql_thread=asking,
             clock=clock,
             clusters=clusters,
             stale_after_seconds=config.stale_after_seconds,

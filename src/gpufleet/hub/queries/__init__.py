@@ -12,6 +12,7 @@ from gpufleet.hub.queries.allocations import AllocationQueries
 from gpufleet.hub.queries.asking import Asking
 from gpufleet.hub.queries.events import EventQueries
 from gpufleet.hub.queries.fleet import FleetQueries
+from gpufleet.hub.queries.sql import SqlQueries
 from gpufleet.hub.queries.whereabouts import Whereabouts
 from gpufleet.ports import Clock, Registry, Store
 
@@ -20,7 +21,7 @@ class Queries:
     """Answers questions.
 
     Attributes:
-        allocations, fleet, events: by what is asked about.
+        allocations, fleet, events, sql: by what is asked about.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Queries:
         store: Store,
         claims: Claims,
         threads: Executor,
+        sql_thread: Executor,
         clock: Clock,
         clusters: Container[str],
         stale_after_seconds: float,
@@ -60,6 +62,7 @@ class Queries:
             instant=instant,
         )
         self.events = EventQueries(registry=registry, store=store, whereabouts=whereabouts, asking=asking)
+        self.sql = SqlQueries(store=store, thread=sql_thread)
 
     def now_ns(self) -> int:
         """Return the hub's now, in nanoseconds since 1970."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpufleet.hub import answers, events, guests, slices
 from gpufleet.hub.history import QuestionError
+from gpufleet.hub.paging import Asked
 from gpufleet.hub.queries.asking import Asking
 from gpufleet.hub.queries.whereabouts import Whereabouts
 from gpufleet.model.answer import EventsAnswer
@@ -30,8 +31,8 @@ class EventQueries:
         view: str | None = None,
         kinds: Sequence[str] = (),
         allocation: str | None = None,
-        cursor: str | None = None,
-        limit: int = 100,
+        codes: Sequence[int] = (),
+        asked: Asked,
         tenant: str | None = None,
     ) -> EventsAnswer:
         """Return a page of events, the newest first.
@@ -40,21 +41,17 @@ class EventQueries:
             start, end: nanoseconds since 1970, `end` excluded.
             cluster, machine: only of this cluster, of this machine (id or name).
             view: only of this view, by its key; `machine` for the machines' own.
-            kinds: only of these kinds.
+            kinds, codes: only of these kinds, of these codes.
             allocation: only what its holder may see: its devices, in its time.
-            cursor: `next` of the page before.
-            limit: most events of a page.
+            asked: which page; a place is an event's time and id.
             tenant: only what this tenant may see.
 
         Raises:
             NotFoundError: if there is no such allocation (of the tenant), or no such machine.
             QuestionError: if the question cannot be meant.
         """
-        if not 1 <= limit <= events.MAX_LIMIT:
-            raise QuestionError("limit", f"must be from 1 to {events.MAX_LIMIT}")
         if end <= start:
             raise QuestionError("until", "must be after since")
-        before = events.parse_cursor(cursor) if cursor is not None else None
 
         def ask() -> EventsAnswer:
             spans = self._spans(cluster, machine, allocation, tenant, start, end)
@@ -62,15 +59,16 @@ class EventQueries:
                 spans=tuple(spans),
                 view="" if view == "machine" else view,
                 kinds=tuple(kinds),
-                before=before,
-                limit=limit + 1,
+                codes=tuple(codes),
+                before=asked.after,
+                limit=asked.limit + 1,
             )
             found = self._store.events(question)
-            page = found[:limit]
+            page = found[: asked.limit]
             names = {one.id: one.machine.name for one in self._registry.machines(cluster)}
             return EventsAnswer(
                 events=tuple(events.record_of(event, names) for event in page),
-                next=events.cursor_after(page[-1]) if len(found) > limit else None,
+                next=asked.cursor((page[-1].at, page[-1].id)) if len(found) > asked.limit else None,
             )
 
         return await self._asking.ask(ask)

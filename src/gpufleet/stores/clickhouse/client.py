@@ -5,7 +5,7 @@ import importlib
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit, urlunsplit
@@ -89,9 +89,10 @@ class Handles:
     `close`: read from a pool of threads, not from a new thread a question.
     """
 
-    def __init__(self, dsn: Dsn, connect: Callable[[], Handle]) -> None:
+    def __init__(self, dsn: Dsn, connect: Callable[..., Handle]) -> None:
         self.dsn = dsn
         self._connect = connect
+        self._guarded: Handle | None = None
         self._process = os.getpid()
         self._local = threading.local()
         self._all: list[Handle] = []
@@ -107,6 +108,13 @@ class Handles:
         if handle is None:
             handle = self._local.handle = self._open()
         return handle
+
+    def guarded(self, settings: Mapping[str, Any]) -> Handle:
+        """The one handle with other settings than the rest; who uses it sees to it that nobody else does."""
+        self.check()
+        if self._guarded is None:
+            self._guarded = self._open(settings)
+        return self._guarded
 
     def check(self) -> None:
         """Raise StoreError if the store is closed, or this is a child forked from the process that opened it."""
@@ -125,9 +133,9 @@ class Handles:
         for handle in handles:
             handle.close()
 
-    def _open(self) -> Handle:
+    def _open(self, settings: Mapping[str, Any] = SESSION_SETTINGS) -> Handle:
         with self._lock, translated(self.dsn.shown):
-            handle = self._connect()
+            handle = self._connect(settings)
             self._all.append(handle)
         return handle
 
@@ -143,8 +151,8 @@ def translated(what: str) -> Iterator[None]:
         raise StoreError(f"{what}: {words[:1000]}") from error
 
 
-def connector(dsn: Dsn) -> Callable[[], Handle]:
-    """Return what opens one more handle.
+def connector(dsn: Dsn) -> Callable[..., Handle]:
+    """Return what opens one more handle, with the settings that it is given, or those of every other.
 
     Raises:
         StoreError: if a library is missing or cannot run on this machine.
@@ -165,10 +173,10 @@ def connector(dsn: Dsn) -> Callable[[], Handle]:
             raise StoreError(f"{dsn.shown}: {module} does not start; may /tmp be written? {words[:300]}") from error
     library = importlib.import_module("clickhouse_connect")
 
-    def connect() -> Handle:
+    def connect(settings: Mapping[str, Any] = SESSION_SETTINGS) -> Handle:
         if dsn.path is None:
-            return library.get_client(dsn=dsn.url, settings=SESSION_SETTINGS)
-        return library.get_client(dsn=dsn.url, settings=SESSION_SETTINGS, chdb_options=ENGINE_OPTIONS)
+            return library.get_client(dsn=dsn.url, settings=dict(settings))
+        return library.get_client(dsn=dsn.url, settings=dict(settings), chdb_options=ENGINE_OPTIONS)
 
     return connect
 

@@ -31,6 +31,9 @@ def fetch_events(handle: Handle, question: EventQuestion) -> tuple[StoredEvent, 
     if question.kinds:
         parameters["kinds"] = list(question.kinds)
         conditions += " AND kind IN {kinds:Array(String)}"
+    if question.codes:
+        parameters["codes"] = list(question.codes)
+        conditions += " AND code IN {codes:Array(Int64)}"
     if question.before is not None:
         parameters["before_at"], parameters["before_id"] = question.before
         conditions += " AND at <= fromUnixTimestamp64Nano({before_at:Int64}, 'UTC')"

@@ -20,11 +20,16 @@ from gpufleet.stores.clickhouse.schema import (
     render_create,
     render_merging,
 )
+from gpufleet.stores.clickhouse.sql.views import VIEWS, mark, render_view
 
 _COLUMNS = """
 SELECT table, name, type, default_kind FROM system.columns
 WHERE database = currentDatabase() AND table IN {names:Array(String)}
 """
+
+_COMMENTS = (
+    "SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND name IN {names:Array(String)}"
+)
 
 _MERGING = """
 SELECT name FROM system.tables
@@ -69,6 +74,7 @@ def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str
     for statement in statements:
         handle.command(statement)
     statements += _set_merging(handle)
+    statements += _set_views(handle)
     if statements:
         row: Columns = {
             "version": [SCHEMA_VERSION],
@@ -77,6 +83,16 @@ def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str
             "statements": [statements],
         }
         handle.insert_arrow(MIGRATIONS.name, arrow_table(MIGRATIONS, row))
+    return statements
+
+
+def _set_views(handle: Handle) -> list[str]:
+    """Make the views that are not there as this build has them, and return the statements that did."""
+    rows = handle.query(_COMMENTS, parameters={"names": [view.name for view in VIEWS]}).result_rows
+    comments = dict(rows)
+    statements = [render_view(view) for view in VIEWS if comments.get(view.name) != mark(view)]
+    for statement in statements:
+        handle.command(statement)
     return statements
 
 

@@ -9,6 +9,7 @@ import msgspec
 from gpufleet.model.errors import StoreError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
+from gpufleet.model.sql import Selected, SqlColumn, SqlLimits, SqlViewRecord
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import (
     Accepted,
@@ -35,6 +36,8 @@ from gpufleet.stores.clickhouse.schema import Engine, tables
 from gpufleet.stores.clickhouse.series import fetch_series
 from gpufleet.stores.clickhouse.sets import Known
 from gpufleet.stores.clickhouse.settle import settle
+from gpufleet.stores.clickhouse.sql.asking import select, settings_of
+from gpufleet.stores.clickhouse.sql.views import VIEWS
 
 _STATS = """
 SELECT table, sum(rows), sum(bytes_on_disk), count() FROM system.parts
@@ -46,6 +49,9 @@ _KNOWN_INFO = "SELECT cluster, machine, view, reader, lane, info_set FROM latest
 _KNOWN_INVENTORY = (
     "SELECT cluster, machine, argMax(inventory_set, reported_at) FROM inventory GROUP BY cluster, machine"
 )
+
+
+_LIMITS = SqlLimits()
 
 
 class TableStats(msgspec.Struct, frozen=True):
@@ -62,17 +68,21 @@ class ClickHouseStore:
     The engine of a folder belongs to one process, one folder a process, and must not be used after a fork.
     """
 
-    def __init__(self, dsn: Dsn, handles: Handles, lock: FolderLock | None) -> None:
+    def __init__(self, dsn: Dsn, handles: Handles, lock: FolderLock | None, limits: SqlLimits) -> None:
         self._dsn = dsn
+        self._limits = limits
         self._handles = handles
         self._lock = lock
         self._writing = threading.Lock()
+        self._selecting = threading.Lock()
         self._known: Known | None = None
         self._tables = {table.name: table for table in tables()}
 
     @classmethod
-    def open(cls, dsn: str) -> Self:
+    def open(cls, dsn: str, limits: SqlLimits = _LIMITS) -> Self:
         """Open the store at a DSN: `chdb:///absolute/folder` or `clickhouse://user:password@host:port/database`.
+
+        `limits` are those of people's statements.
 
         Raises:
             StoreError: if the DSN is wrong, a library is missing, the machine cannot run the engine, another
@@ -82,7 +92,7 @@ class ClickHouseStore:
         connect = connector(parsed)
         lock = FolderLock(parsed.path) if parsed.path is not None else None
         try:
-            return cls(parsed, Handles(parsed, connect), lock)
+            return cls(parsed, Handles(parsed, connect), lock, limits)
         except StoreError:
             if lock is not None:
                 lock.release()
@@ -199,6 +209,22 @@ class ClickHouseStore:
         """Return the newest lists of processes of a machine; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: processes"):
             return fetch_processes(self._handles.reader, question)
+
+    def select(self, statement: str) -> Selected:
+        """Answer a person's statement; see `ports.Store`. One at a time."""
+        with self._selecting, translated(f"{self._dsn.shown}: a statement"):
+            return select(self._handles.guarded(settings_of(self._limits)), statement)
+
+    def sql_views(self) -> tuple[SqlViewRecord, ...]:
+        """Return what a statement may read; see `ports.Store`."""
+        return tuple(
+            SqlViewRecord(
+                name=view.name,
+                help=view.help,
+                columns=tuple(SqlColumn(name=column.name, help=column.help) for column in view.columns),
+            )
+            for view in VIEWS
+        )
 
     def stats(self) -> dict[str, TableStats]:
         """Return table name to size; a table without rows is not in it. Takes about a millisecond."""

@@ -16,6 +16,9 @@ WRITE = "/api/v1/write"
 METRICS, LOGS = "/v1/metrics", "/v1/logs"
 """Where OTLP is posted."""
 
+QUERY = "/v1/query"
+"""Where SQL is posted."""
+
 OPEN: frozenset[Role] = frozenset()
 """No role is needed, and no token."""
 
@@ -51,6 +54,8 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("GET", "/v1/events"): _READS_OWN,  # of a tenant's own devices, in its own time
     ("GET", "/v1/senders"): _READS_ALL,
     ("GET", "/v1/audit"): _ADMIN,
+    ("GET", QUERY): _ADMIN,
+    ("POST", QUERY): _ADMIN,  # every tenant's readings
     ("GET", "/"): OPEN,  # links, and nothing about the fleet
     ("GET", "/healthz"): OPEN,
     ("GET", "/readyz"): _READS_ALL,

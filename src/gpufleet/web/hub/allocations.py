@@ -1,16 +1,18 @@
 """Routes of the allocation contract."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from litestar import Controller, Response, delete, get, put
+from litestar import Controller, Request, Response, delete, get, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 
+from gpufleet.hub.paging import asked, page_of
 from gpufleet.hub.queries import Queries
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import AllocationAnswer, SeriesAnswer
+from gpufleet.web.hub.formats import listed
 from gpufleet.web.hub.openapi import describe, errors
-from gpufleet.web.hub.parameters import asked_window
+from gpufleet.web.hub.parameters import Cursor, Limit, asked_window
 
 Metrics = Annotated[
     list[str] | None,
@@ -31,9 +33,17 @@ class Allocations(Controller):
     tags = ("allocations",)
 
     @get(summary="Every allocation, closed ones too; of a tenant, its own", responses=errors())
-    async def list_allocations(self, queries: NamedDependency[Queries], tenant: Tenant) -> tuple[Allocation, ...]:
+    async def list_allocations(
+        self,
+        request: Request[Any, Any, Any],
+        queries: NamedDependency[Queries],
+        tenant: Tenant,
+        limit: Limit = None,
+        cursor: Cursor = None,
+    ) -> Response[tuple[Allocation, ...]]:
         """Return the newest generation of each, by id."""
-        return await queries.allocations.list_all(tenant)
+        place = asked(limit, cursor, "allocations", tenant, place=tuple[str])
+        return listed(request, page_of(await queries.allocations.list_all(tenant), lambda one: (one.id,), place))
 
     @put(
         "/{allocation_id:str}",

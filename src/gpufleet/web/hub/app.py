@@ -20,11 +20,13 @@ from gpufleet.web.hub.door import Door, ForbiddenError, turn_away
 from gpufleet.web.hub.errors import HANDLERS
 from gpufleet.web.hub.events import Events
 from gpufleet.web.hub.fleet import Fleet
+from gpufleet.web.hub.formats import Answered
 from gpufleet.web.hub.front import front_page
 from gpufleet.web.hub.health import Health
 from gpufleet.web.hub.openapi import CONFIG, exact
 from gpufleet.web.hub.recording import Recorder
 from gpufleet.web.hub.respond import Receive, Scope, Send, respond
+from gpufleet.web.hub.sql import SqlRoutes
 
 MAX_QUESTION_BYTES = 1 << 20
 """Of a request's body anywhere else."""
@@ -84,7 +86,17 @@ def build_api(
 ) -> Litestar:
     """Build everything but the batches."""
     return Litestar(
-        route_handlers=[Allocations, ClusterRoutes, Fleet, Events, AuditRoutes, Health, openapi_document, front_page],
+        route_handlers=[
+            Allocations,
+            ClusterRoutes,
+            Fleet,
+            Events,
+            SqlRoutes,
+            AuditRoutes,
+            Health,
+            openapi_document,
+            front_page,
+        ],
         guards=[door.guard],
         dependencies={
             "queries": Provide(lambda: queries, sync_to_thread=False),
@@ -95,6 +107,7 @@ def build_api(
             "tenant": Provide(tenant_of, sync_to_thread=False),
         },
         exception_handlers=HANDLERS,
+        response_class=Answered,
         request_max_body_size=MAX_QUESTION_BYTES,
         logging_config=None,
         openapi_config=CONFIG,

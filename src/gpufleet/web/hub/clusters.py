@@ -1,13 +1,18 @@
 """Routes of the clusters."""
 
-from litestar import Controller, Response, delete, get, put
+from typing import Any
+
+from litestar import Controller, Request, Response, delete, get, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody
 
 from gpufleet.hub.clusters import Clusters
 from gpufleet.hub.overview import Overview
+from gpufleet.hub.paging import asked, page_of
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
+from gpufleet.web.hub.formats import listed
 from gpufleet.web.hub.openapi import describe, errors
+from gpufleet.web.hub.parameters import Cursor, Limit
 
 
 class ClusterRoutes(Controller):
@@ -17,9 +22,16 @@ class ClusterRoutes(Controller):
     tags = ("clusters",)
 
     @get(summary="Every cluster, closed ones too, with how fresh and complete it is", responses=errors())
-    async def list_clusters(self, overview: NamedDependency[Overview]) -> tuple[ClusterRecord, ...]:
+    async def list_clusters(
+        self,
+        request: Request[Any, Any, Any],
+        overview: NamedDependency[Overview],
+        limit: Limit = None,
+        cursor: Cursor = None,
+    ) -> Response[tuple[ClusterRecord, ...]]:
         """Return them by id."""
-        return await overview.clusters()
+        place = asked(limit, cursor, "clusters", place=tuple[str])
+        return listed(request, page_of(await overview.clusters(), lambda one: (one.cluster.id,), place))
 
     @put(
         "/{cluster_id:str}",

@@ -9,9 +9,10 @@ from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap
 
 from gpufleet.hub.history import QuestionError
+from gpufleet.hub.queries.sql import BusyError
 from gpufleet.hub.queries.whereabouts import AmbiguousError
 from gpufleet.model.answer import ErrorAnswer
-from gpufleet.model.errors import ConflictError, GpufleetError, NotFoundError, RegistryError, StoreError
+from gpufleet.model.errors import ConflictError, GpufleetError, NotFoundError, RegistryError, SqlError, StoreError
 from gpufleet.web.hub.door import ForbiddenError
 
 LOG = logging.getLogger(__name__)
@@ -76,6 +77,14 @@ def _defect(request: AnyRequest, error: Exception) -> Response[ErrorAnswer]:
     return _answer(500, ErrorAnswer(error="internal", detail="a defect; the hub's log has the words"))
 
 
+def _bad_query(_: AnyRequest, error: SqlError) -> Response[ErrorAnswer]:
+    return _answer(400, ErrorAnswer(error="bad_query", detail=str(error), field="sql"))
+
+
+def _busy(_: AnyRequest, error: BusyError) -> Response[ErrorAnswer]:
+    return _answer(503, ErrorAnswer(error="busy", detail=str(error)))
+
+
 def _too_deep(_: AnyRequest, __: RecursionError) -> Response[ErrorAnswer]:
     return _answer(400, ErrorAnswer(error="bad_request", detail="the body's JSON is nested too deeply"))
 
@@ -93,6 +102,8 @@ HANDLERS: ExceptionHandlersMap = {
     NotFoundError: _not_found,
     RegistryError: _unavailable,
     StoreError: _unavailable,
+    SqlError: _bad_query,
+    BusyError: _busy,
     msgspec.ValidationError: lambda _, error: _answer(400, ErrorAnswer(error="bad_request", detail=str(error))),
     RecursionError: _too_deep,
     HTTPException: _http,

@@ -5,7 +5,9 @@ from typing import Annotated
 from litestar import Controller, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
+from msgspec import Meta
 
+from gpufleet.hub.paging import asked
 from gpufleet.hub.queries import Queries
 from gpufleet.model.answer import EventsAnswer
 from gpufleet.model.time import NANOS
@@ -18,12 +20,19 @@ DEFAULT_SPAN = 24 * 3600 * NANOS
 Kinds = Annotated[
     list[str] | None, QueryParameter(name="kind", description="Only of this kind, such as xid; repeat it for more.")
 ]
+Codes = Annotated[
+    list[int] | None, QueryParameter(name="code", description="Only of this code, such as an XID; repeat it for more.")
+]
 View = Annotated[
     str | None, QueryParameter(description="Only of this device, by its key; `machine` for the machines' own.")
 ]
 Since = Annotated[str | None, QueryParameter(description="RFC 3339; a day before `until` unless given.")]
 Until = Annotated[str | None, QueryParameter(description="RFC 3339, excluded; now unless given.")]
 Limit = Annotated[int, QueryParameter(description="Most events of a page, at most 1000.", ge=1, le=1000)]
+
+
+Place = tuple[Annotated[int, Meta(ge=0, lt=2**63)], Annotated[int, Meta(ge=0, le=2**64 - 1)]]
+"""Time and id of an event."""
 
 
 class Events(Controller):
@@ -45,6 +54,7 @@ class Events(Controller):
         machine: Annotated[str | None, QueryParameter(description="Only of this machine, by id or name.")] = None,
         view: View = None,
         kind: Kinds = None,
+        code: Codes = None,
         allocation: Annotated[str | None, QueryParameter(description="Only what its holder may see.")] = None,
         since: Since = None,
         until: Until = None,
@@ -52,6 +62,9 @@ class Events(Controller):
         cursor: Annotated[str | None, QueryParameter(description="`next` of the page before.")] = None,
     ) -> EventsAnswer:
         """Return a page."""
+        place = asked(
+            limit, cursor, "events", cluster, machine, view, kind, code, allocation, since, until, tenant, place=Place
+        )
         end = instant("until", until) if until is not None else queries.now_ns()
         return await queries.events.page(
             start=instant("since", since) if since is not None else max(0, end - DEFAULT_SPAN),
@@ -61,7 +74,7 @@ class Events(Controller):
             view=view,
             kinds=kind or (),
             allocation=allocation,
-            cursor=cursor,
-            limit=limit,
+            codes=code or (),
+            asked=place,
             tenant=tenant,
         )

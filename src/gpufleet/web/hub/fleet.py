@@ -1,13 +1,13 @@
 """Routes of what the fleet is made of."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from litestar import Controller, delete, get
+from litestar import Controller, Request, Response, delete, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 
 from gpufleet.hub.overview import Overview
-from gpufleet.hub.paging import asked
+from gpufleet.hub.paging import asked, page_of
 from gpufleet.hub.queries import Queries
 from gpufleet.model.answer import (
     GpuPage,
@@ -19,12 +19,11 @@ from gpufleet.model.answer import (
     SenderRecord,
 )
 from gpufleet.model.fleet import FleetAnswer
+from gpufleet.web.hub.formats import listed
 from gpufleet.web.hub.openapi import errors
-from gpufleet.web.hub.parameters import instant
+from gpufleet.web.hub.parameters import Cursor, Limit, instant
 
 Cluster = Annotated[str | None, QueryParameter(description="Only of this cluster.")]
-Limit = Annotated[int | None, QueryParameter(description="Entries of a page; 1 to 1000, 1000 unless given.")]
-Cursor = Annotated[str | None, QueryParameter(description="`next` of the page before.")]
 OfMachine = Annotated[str | None, QueryParameter(description="Only of this machine, by id or name.")]
 
 
@@ -48,7 +47,7 @@ class Fleet(Controller):
         self, queries: NamedDependency[Queries], cluster: Cluster = None, limit: Limit = None, cursor: Cursor = None
     ) -> MachinePage:
         """Return them by cluster and name."""
-        return await queries.fleet.machines(cluster, asked(limit, cursor))
+        return await queries.fleet.machines(cluster, asked(limit, cursor, "machines", cluster))
 
     @get("/machines/{machine_id:str}", summary="One machine", responses=errors(404))
     async def get_machine(self, machine_id: FromPath[str], queries: NamedDependency[Queries]) -> MachineRecord:
@@ -87,7 +86,7 @@ class Fleet(Controller):
         self, queries: NamedDependency[Queries], cluster: Cluster = None, limit: Limit = None, cursor: Cursor = None
     ) -> NodePage:
         """Return them by cluster and name."""
-        return await queries.fleet.nodes(cluster, asked(limit, cursor))
+        return await queries.fleet.nodes(cluster, asked(limit, cursor, "nodes", cluster))
 
     @get("/gpus", summary="Every GPU, MIG device and vGPU instance, as each side sees it", responses=errors())
     async def list_gpus(
@@ -99,7 +98,7 @@ class Fleet(Controller):
         cursor: Cursor = None,
     ) -> GpuPage:
         """Return them by cluster, machine and address; all of a machine's at once."""
-        return await queries.fleet.gpus(cluster, machine, asked(limit, cursor))
+        return await queries.fleet.gpus(cluster, machine, asked(limit, cursor, "gpus", cluster, machine))
 
     @get(
         "/gpus/{gpu_id:path}",
@@ -113,6 +112,14 @@ class Fleet(Controller):
         return await queries.fleet.gpu(gpu_id.lstrip("/"))
 
     @get("/senders", summary="Who posts batches, how late they are, and what is missing of them", responses=errors())
-    async def list_senders(self, overview: NamedDependency[Overview]) -> tuple[SenderRecord, ...]:
+    async def list_senders(
+        self,
+        request: Request[Any, Any, Any],
+        overview: NamedDependency[Overview],
+        limit: Limit = None,
+        cursor: Cursor = None,
+    ) -> Response[tuple[SenderRecord, ...]]:
         """Return them by cluster and name."""
-        return await overview.senders()
+        place = asked(limit, cursor, "senders", place=tuple[str, str])
+        senders = await overview.senders()
+        return listed(request, page_of(senders, lambda one: (one.cluster, one.sender), place))

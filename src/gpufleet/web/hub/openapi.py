@@ -24,6 +24,8 @@ from gpufleet.model.answer import (
     SeriesAnswer,
 )
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
+from gpufleet.model.sql import SqlAnswer, SqlQuestion, SqlViewRecord
+from gpufleet.web.hub.formats import FORMATS, JSON, LISTS
 
 _WORDS: Mapping[int, str] = {
     400: "The question cannot be meant: `field` names where.",
@@ -54,6 +56,8 @@ def describe(kept: type, words: str, *more: int) -> dict[int, ResponseSpec]:
     return {201: ResponseSpec(kept, generate_examples=False, description=words), **errors(413, *more)}
 
 
+_LISTS = {kind.__name__ for kind in LISTS} | {SqlAnswer.__name__}
+
 _TYPES = (
     Allocation,
     AllocationAnswer,
@@ -69,8 +73,40 @@ _TYPES = (
     ProcessesAnswer,
     SenderRecord,
     SeriesAnswer,
+    SqlAnswer,
+    SqlQuestion,
+    SqlViewRecord,
 )
 """What is asked with and answered; whatever is in them comes along."""
+
+
+_FORMAT = {
+    "name": "format",
+    "in": "query",
+    "required": False,
+    "schema": {"type": "string", "enum": list(FORMATS)},
+    "description": "How the list is written; `Accept` says it too.",
+}
+_TAG = {"schema": {"type": "string"}, "description": "What `If-None-Match` takes: 304 while the answer is the same."}
+_LINK = {"schema": {"type": "string"}, "description": "Where the next page is, with rel=next; not on the last."}
+
+
+def _name_formats(paths: dict[str, Any]) -> None:
+    """Say of every GET that it has a version, and of every list that it comes in other formats too."""
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            answer = operation["responses"].get("200")
+            if answer is None or path.startswith(("/healthz", "/readyz", "/metrics")):
+                continue
+            schema = answer["content"]["application/json"]["schema"]
+            if method == "get":
+                answer["headers"] = {"ETag": _TAG}
+                operation["responses"]["304"] = {"description": "It is the same as `If-None-Match` says."}
+            if schema.get("type") == "array" or schema.get("$ref", "").rpartition("/")[2] in _LISTS:
+                if method == "get":
+                    answer["headers"]["Link"] = _LINK
+                answer["content"].update({kind: {"schema": {}} for kind in FORMATS.values() if kind != JSON})
+                operation["parameters"] = [*operation.get("parameters", ()), _FORMAT]
 
 
 def exact(document: dict[str, Any]) -> dict[str, Any]:
@@ -78,6 +114,7 @@ def exact(document: dict[str, Any]) -> dict[str, Any]:
 
     Its own call a number that is whole ambiguous, and lack the bounds.
     """
+    _name_formats(document["paths"])
     _, schemas = msgspec.json.schema_components(_TYPES, ref_template="#/components/schemas/{name}")
     return {**document, "components": {**document["components"], "schemas": schemas}}
 

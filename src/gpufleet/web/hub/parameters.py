@@ -2,11 +2,16 @@
 
 import datetime as dt
 import re
+from typing import Annotated
 
 import msgspec
+from litestar.params import QueryParameter
 
 from gpufleet.hub.history import QuestionError, Window, window
 from gpufleet.model.time import NANOS, to_ns
+
+Limit = Annotated[int | None, QueryParameter(description="Entries of a page; 1 to 1000, 1000 unless given.")]
+Cursor = Annotated[str | None, QueryParameter(description="Of the page before: its `next`, or what its `Link` says.")]
 
 DEFAULT_SPAN = 3600 * NANOS
 DEFAULT_STEP = 60 * NANOS

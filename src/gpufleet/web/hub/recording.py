@@ -8,12 +8,16 @@ from gpufleet.model.answer import ErrorAnswer
 from gpufleet.model.errors import RegistryError
 from gpufleet.model.time import to_datetime
 from gpufleet.ports import Audit, Clock
+from gpufleet.web.hub.access import QUERY
 from gpufleet.web.hub.respond import Message, Receive, Scope, Send, respond
 
 log = logging.getLogger(__name__)
 
 PATH_CHARACTERS, DETAIL_BYTES = 500, 2_000
 """What is kept of a path and of a body."""
+
+WHOLE = {QUERY: 64_000}
+"""Of which paths so much of the body is kept: more than a statement may have, however it is written."""
 
 _READS = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -49,8 +53,9 @@ class _Recorded:
 
     async def receive(self) -> Message:
         message = await self._receive()
-        if len(self._asked) < DETAIL_BYTES:
-            self._asked = (self._asked + message.get("body", b""))[:DETAIL_BYTES]
+        most = WHOLE.get(self._path, DETAIL_BYTES)
+        if len(self._asked) < most:
+            self._asked = (self._asked + message.get("body", b""))[:most]
         return message
 
     async def send(self, message: Message) -> None:

@@ -1,0 +1,1 @@
+"""Statements of people: which views they may read, which words they may use, and asking for them within bounds."""

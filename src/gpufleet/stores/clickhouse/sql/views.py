@@ -1,0 +1,229 @@
+"""What a person's statement may read: views over the tables, in the words of the documentation. Pure.
+
+A table's layout may change with the schema's version; a view's columns are only ever added to. Each view shows a row
+once, as the tables do once they are merged.
+"""
+
+from hashlib import blake2b
+
+import msgspec
+
+from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
+from gpufleet.model.process import PROCESS_READINGS
+
+LATEST, SAMPLES = "latest", "samples"
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """One column of a view: its name, what it is made of, and what it says."""
+
+    name: str
+    made_of: str
+    help: str
+
+
+class SqlView(msgspec.Struct, frozen=True, kw_only=True):
+    """One view.
+
+    Attributes:
+        name: as in SQL.
+        help: what one row is.
+        columns: in order.
+        source: what stands after FROM.
+    """
+
+    name: str
+    help: str
+    columns: tuple[Shown, ...]
+    source: str
+
+
+def _same(names: str, helps: dict[str, str]) -> tuple[Shown, ...]:
+    return tuple(Shown(name, f"`{name}`", helps[name]) for name in names.split())
+
+
+_WORDS = {
+    "cluster": "id of the cluster",
+    "machine": "the hub's id of the machine",
+    "view": "key of the device's view, such as `gpu/GPU-…`; empty for the machine itself",
+    "reader": "who read it",
+    "lane": "schedule that it is read on: static, fast, slow, event",
+    "provenance": "who measured: `host_local_probe`, `slice_guest`, `imported`, …",
+    "measured_at": "when it was measured, by the machine's clock",
+    "received_at": "when the hub received it, by the hub's clock",
+    "reported_at": "when it was last told, by the hub's clock",
+    "epoch": "run of the sender's sequence numbers",
+    "seq": "number of the batch in it",
+    "driver_session": "another number is another start of the driver: counters begin again",
+    "kind": "`gpu`, `mig` or `vgpu`",
+    "side": "`host`, `guest`, `vgpu_host` or `pci_only`",
+    "uuid": "of the device, or NULL",
+    "pci_address": "or NULL",
+    "instance": "of a vGPU, or NULL",
+    "parent": "key of the view that it is a part of, or NULL",
+    "index": "the driver's position number when last told; it names nothing",
+    "metric": "name in the catalogue",
+    "labels": "values of the metric's dimensions, in their order",
+    "text": "what it says",
+    "since": "when it was first measured so",
+    "state": "how the reader was doing",
+    "interval_seconds": "how often it reads",
+    "last_attempt": "or NULL",
+    "last_success": "or NULL",
+    "duration_seconds": "of the last pass",
+    "failures": "in a row",
+    "error_class": "or empty",
+    "last_error": "in its own words, or empty",
+    "total": "processes that there were; more than are listed where the agent cut the list",
+}
+
+_SUBJECT = "cluster machine view"
+_SAMPLE = f"{_SUBJECT} reader lane provenance measured_at received_at epoch seq driver_session"
+
+
+def _of_tail(metric: Metric) -> str:
+    kind = "float" if metric.type is ValueType.FLOAT else "int"
+    value = f"tail_{kind}_values[indexOf(tail_{kind}_ids, {metric.id})]"
+    if metric.type is ValueType.ENUM:
+        names = ", ".join(f"'{name}'" for name in metric.states)
+        value = f"[{names}][{value} + 1]"
+    return f"if(has(tail_{kind}_ids, {metric.id}), {value}, NULL)"
+
+
+def _metrics() -> tuple[Shown, ...]:
+    """Return a column for each metric that has one value a sample; where it is NULL, `fleet_absences` says why."""
+    return tuple(
+        Shown(
+            metric.name,
+            f"`{metric.name}`" if metric.storage is Storage.CORE else _of_tail(metric),
+            f"{metric.help}{f'; {metric.unit}' if metric.unit else ''}",
+        )
+        for metric in CATALOGUE.values()
+        if metric.storage in (Storage.CORE, Storage.TAIL)
+    )
+
+
+_CURRENT = "(cluster, machine, view, reader, lane, info_set)"
+
+VIEWS = (
+    SqlView(
+        name="fleet_devices",
+        help="A device as one reader describes it, as it was last told.",
+        columns=_same(f"{_SUBJECT} reader kind side uuid pci_address instance parent index reported_at", _WORDS),
+        source="views FINAL",
+    ),
+    SqlView(
+        name="fleet_latest",
+        help="The newest sample of each device (and of each machine, with an empty `view`), reader and lane. How old "
+        "it is says `received_at`: nothing is left out for its age.",
+        columns=(*_same(_SAMPLE, _WORDS), *_metrics()),
+        source=f"{LATEST} FINAL",
+    ),
+    SqlView(
+        name="fleet_samples",
+        help="Every sample over time; ask with bounds on `measured_at`, `cluster` and `machine`.",
+        columns=(*_same(_SAMPLE, _WORDS), *_metrics()),
+        source=f"{SAMPLES} FINAL",
+    ),
+    SqlView(
+        name="fleet_absences",
+        help="A reading that is absent in the newest sample, and why.",
+        columns=(
+            *_same(f"{_SUBJECT} reader lane measured_at", _WORDS),
+            Shown("metric", "absent_metric", "name in the catalogue"),
+            Shown("reason", "absent_reason", "of the closed set"),
+            Shown("detail", "absent_detail", "adds to the reason"),
+        ),
+        source=f"(SELECT * FROM {LATEST} FINAL WHERE absence_set != 0) AS newest "  # noqa: S608 - names are ours
+        "INNER JOIN (SELECT * FROM absence_sets FINAL) AS sets ON newest.absence_set = sets.id "
+        "ARRAY JOIN metrics AS absent_metric, reasons AS absent_reason, details AS absent_detail",
+    ),
+    SqlView(
+        name="fleet_dimensions",
+        help="A value with dimensions (a link's, an ECC location's) over time; ask with bounds as of `fleet_samples`.",
+        columns=(
+            *_same(f"{_SUBJECT} reader lane provenance measured_at received_at driver_session metric labels", _WORDS),
+            Shown("value", "coalesce(toFloat64(int_value), float_value)", "number, inexact past 2^53; NULL if absent"),
+            Shown("integer", "int_value", "the same where it is whole: exact"),
+        ),
+        source="dim_samples FINAL",
+    ),
+    SqlView(
+        name="fleet_texts",
+        help="A text (name, serial, VBIOS, driver, hostname) that stands in the newest sample.",
+        columns=_same(f"{_SUBJECT} reader lane metric text since received_at", _WORDS),
+        source=f"info FINAL WHERE {_CURRENT} IN (SELECT {_CURRENT[1:-1]} FROM {LATEST} FINAL WHERE info_set != 0)",  # noqa: S608
+    ),
+    SqlView(
+        name="fleet_text_history",
+        help="Every text that was ever told, with when.",
+        columns=_same(f"{_SUBJECT} reader lane metric text since received_at", _WORDS),
+        source="info FINAL",
+    ),
+    SqlView(
+        name="fleet_events",
+        help="What happened: XIDs, resets, throttles; the kinds are in the reference of events.",
+        columns=(
+            *_same(_SUBJECT, _WORDS),
+            Shown("at", "at", "when it happened, by the machine's clock"),
+            Shown("kind", "kind", "such as `xid`"),
+            Shown("code", "code", "such as the XID; 0 where the kind has none"),
+            Shown("attributes", "mapFromArrays(attribute_names, attribute_values)", "texts by name"),
+            *_same("received_at", _WORDS),
+        ),
+        source="events FINAL",
+    ),
+    SqlView(
+        name="fleet_readers",
+        help="How each reader of a machine was doing when last heard of.",
+        columns=_same(
+            "cluster machine reader lane state interval_seconds last_attempt last_success duration_seconds failures "
+            "error_class last_error reported_at received_at",
+            _WORDS,
+        ),
+        source="reader_status FINAL",
+    ),
+    SqlView(
+        name="fleet_processes",
+        help="A process on a device at an instant, over time; ask with bounds on `measured_at`.",
+        columns=(
+            *_same(f"{_SUBJECT} reader provenance measured_at received_at total", _WORDS),
+            Shown("pid", "a_pid", "process id"),
+            Shown("start_time", "a_start", "clock ticks since boot, or NULL"),
+            Shown("kinds", "a_kind", "what it holds: compute, graphics, …"),
+            Shown("name", "a_name", "empty unless agents are told to send names"),
+            *(Shown(name, f"a_{name}", metric.help) for name, metric in PROCESS_READINGS.items()),
+        ),
+        source="processes FINAL ARRAY JOIN pids AS a_pid, start_times AS a_start, kinds AS a_kind, names AS a_name"
+        + "".join(f", `{name}` AS a_{name}" for name in PROCESS_READINGS),
+    ),
+    SqlView(
+        name="fleet_buses",
+        help="The PCI devices of a machine, each time that the list changed.",
+        columns=(
+            *_same("cluster machine reported_at received_at", _WORDS),
+            Shown("address", "an_address", "PCI address"),
+            Shown("vendor", "a_vendor", "PCI vendor id"),
+            Shown("device", "a_device", "PCI device id"),
+            Shown("class_code", "a_class", "PCI class"),
+            Shown("driver", "a_driver", "kernel driver, or NULL"),
+            Shown("numa_node", "a_node", "or NULL"),
+            Shown("physical_function", "a_function", "address of it for a virtual function, or NULL"),
+        ),
+        source="inventory FINAL ARRAY JOIN addresses AS an_address, vendors AS a_vendor, devices AS a_device, "
+        "class_codes AS a_class, drivers AS a_driver, numa_nodes AS a_node, physical_functions AS a_function",
+    ),
+)
+"""All of them, in the order of the documentation."""
+
+
+def render_view(view: SqlView) -> str:
+    """Return the statement that makes the view, or makes it anew."""
+    columns = ",\n".join(f"    {column.made_of} AS `{column.name}`" for column in view.columns)
+    return f"CREATE OR REPLACE VIEW {view.name} AS SELECT\n{columns}\nFROM {view.source}\nCOMMENT '{mark(view)}'"
+
+
+def mark(view: SqlView) -> str:
+    """Return the comment by which a view is known to be this build's."""
+    made = "\n".join([view.source, *(f"{column.name}: {column.made_of}" for column in view.columns)])
+    return f"gpufleet {blake2b(made.encode(), digest_size=8).hexdigest()}"

@@ -1,0 +1,41 @@
+"""A process with 200,000 events and small bounds: takes a JSON list of statements, prints what they came to."""
+
+import json
+import resource
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from gpufleet.model.errors import SqlError
+from gpufleet.model.sql import SqlLimits
+from gpufleet.stores.clickhouse import ClickHouseStore
+
+LIMITS = SqlLimits(seconds=1.0, memory_bytes=100_000_000, rows=1_000, result_bytes=1_000_000)
+
+INSERT = """
+INSERT INTO events
+SELECT 'c', toString(number), '', toDateTime64(number, 9, 'UTC'), 'xid', number % 100, ['a'], [toString(number)],
+    toDateTime64(0, 9, 'UTC')
+FROM numbers(200000)
+"""
+
+
+def main(folder: str) -> None:
+    store = ClickHouseStore.open(f"chdb://{folder}/db", LIMITS)
+    store.migrate()
+    store._handles.writer.command(INSERT)
+    told = []
+    for statement in json.load(sys.stdin):
+        try:
+            words, rows = "", len(store.select(statement).rows)
+        except SqlError as error:
+            words, rows = str(error), 0
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        told.append({"words": words, "rows": rows, "rss_bytes": rss})
+    store.close()
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,171 @@
+"""Statements of people: what they read, and that nothing else comes of them, whatever they say."""
+
+import datetime as dt
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.errors import SqlError
+from gpufleet.model.event import Event
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.time import NANOS
+from gpufleet.model.wire import MachinePart
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.support.accepted import accept
+from tests.support.passes import gpu
+
+T0 = 1_700_000_000 * NANOS
+CHILD = Path(__file__).with_name("sql_child.py")
+
+
+def test_every_view_has_the_columns_that_it_says(store: ClickHouseStore) -> None:
+    for view in store.sql_views():
+        found = store.select(f"SELECT * FROM {view.name} LIMIT 1")
+        assert found.columns == tuple(column.name for column in view.columns), view.name
+        assert len(found.types) == len(found.columns)
+        assert all(column.help for column in view.columns)
+
+
+def test_values_states_absences_texts_and_events_as_they_were_told(store: ClickHouseStore, cluster: str) -> None:
+    values: dict[str, Value | Absent] = {
+        "gpu_power_watts": 312.5,
+        "gpu_memory_used_bytes": 2**53 + 1,
+        "gpu_bar1_used_bytes": 2**53 + 3,
+        "gpu_state": "hung",
+        "gpu_persistence_mode": CATALOGUE["gpu_persistence_mode"].states[1],
+        "gpu_encoder_utilization_ratio": 0.25,
+        "gpu_name": "H200",
+        "gpu_temperature_celsius": Absent(Reason.DRIVER_ERROR, "its words"),
+    }
+    sample = Sample(view=gpu(0), reader="nvml", lane=Lane.FAST, measured_at=T0 + 1_234_567_891, values=values)
+    for seq in (1, 2):  # told twice, shown once
+        store.write([accept(cluster, "m", [sample], seq=seq)], f"{cluster}-{seq}")
+    event = Event(view=gpu(0), kind="xid", code=79, at=T0, attributes={"name": "fell"})
+    store.write([accept(cluster, "m", part=MachinePart(machine=0, events=[event]), seq=3)], f"{cluster}-3")
+    names = ", ".join(name for name in values if name != "gpu_name")
+    for view in ("fleet_latest", "fleet_samples"):
+        found = store.select(f"SELECT measured_at, {names} FROM {view} WHERE cluster = '{cluster}'")
+        (row,) = found.rows
+        assert row[0] == dt.datetime(2023, 11, 14, 22, 13, 21, 234567, dt.UTC)
+        told = dict(zip(found.columns[1:], row[1:], strict=True))
+        assert told == {**{k: v for k, v in values.items() if k != "gpu_name"}, "gpu_temperature_celsius": None}
+    where = f"WHERE cluster = '{cluster}'"
+    (absence,) = store.select(f"SELECT metric, reason, detail FROM fleet_absences {where}").rows
+    assert absence == ("gpu_temperature_celsius", "driver_error", "its words")
+    assert store.select(f"SELECT metric, text FROM fleet_texts {where}").rows == [("gpu_name", "H200")]
+    (told_event,) = store.select(f"SELECT view, kind, code, attributes['name'] FROM fleet_events {where}").rows
+    assert told_event == (gpu(0).key, "xid", 79, "fell")
+    (device,) = store.select(f"SELECT view, kind, uuid FROM fleet_devices {where} AND reader = 'nvml'").rows
+    assert device == (gpu(0).key, "gpu", gpu(0).uuid)
+
+
+WELL = (
+    "select count() as events from fleet_events where kind = 'xid' and code in (79, 31) order by events",
+    "with a as (select machine from fleet_latest) select 1 from a where machine in (select machine from fleet_buses)",
+    "select avgIf(gpu_power_watts, lane = 'fast') over (partition by machine order by measured_at) from fleet_samples",
+    "select 1 union all select 2 -- and a comment",
+    "select a.machine from fleet_latest a join fleet_devices b using (cluster, machine, view) limit 1 by a.machine",
+    "select toStartOfHour(at) as h, quantile(0.9)(code) from fleet_events where at > now() - interval 1 day group by h",
+    "select seq, count() from fleet_samples group by all having count() > 1 order by seq desc limit 3",
+    "select uuid, case when index > 1 then 'a' else 'b' end from fleet_devices where uuid like 'GPU-%' /* x */",
+    "select 'file(''/etc/passwd''); drop table samples', cast(1 as String), date '2026-01-01', [1, 2][1]",
+    "(select 1) intersect (select 1)",
+)
+
+
+@pytest.mark.parametrize("statement", WELL)
+def test_what_people_ask(store: ClickHouseStore, statement: str) -> None:
+    assert store.select(statement).columns
+
+
+REFUSED = (
+    *(
+        line
+        for line in CHILD.with_name("sql_refused.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    ),
+    "",
+    " \n",
+    "-- nothing",
+    "\0",
+    "x" * 20_000,
+    "select 1 as `x\ny`",
+    f"select {'(' * 300}1{')' * 300}",
+    f"select {'+'.join(['1'] * 3000)}",
+    f"select {'not ' * 1000}1",
+    f"select {'[' * 500}{']' * 500}",
+    f"select * from {'(select * from ' * 50}fleet_events{')' * 50}",
+    f"with 'x' as a0, {', '.join(f'concat(a{n}, a{n}) as a{n + 1}' for n in range(40))} select length(a40)",
+)
+"""None of these is answered."""
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_is_refused_leaves_no_trace(store: ClickHouseStore, tmp_path: Path, number: int) -> None:
+    out = tmp_path / "out"
+    statement = REFUSED[number].replace("{out}", str(out))
+    before = store.stats()
+    with pytest.raises(SqlError) as refused:
+        store.select(statement)
+    assert 3 < len(str(refused.value)) < 1000
+    assert "passwd:" not in str(refused.value)
+    assert not out.exists()
+    assert store.stats() == before
+    assert store.select("SELECT 1 AS a").rows == [(1,)]  # the handle goes on
+
+
+def test_the_handle_itself_can_only_read(store: ClickHouseStore, tmp_path: Path) -> None:
+    """What would get past the list meets the engine's own bounds."""
+    handle = store._handles.guarded({})
+    for statement in (
+        "CREATE TABLE x (a Int8) ENGINE = Memory", "INSERT INTO samples (seq) VALUES (1)", "DROP TABLE samples",
+        "SET readonly = 0", "SET max_execution_time = 0", "SELECT 1 SETTINGS max_threads = 9",
+        "SELECT * FROM url('http://127.0.0.1:1/', 'CSV', 'a String')", "SELECT * FROM file('/x', 'LineAsString')",
+        f"INSERT INTO FUNCTION file('{tmp_path}/x', 'CSV') SELECT 1", "SYSTEM FLUSH LOGS",
+    ):  # fmt: skip
+        with pytest.raises(Exception, match=r"(?i)readonly"):
+            handle.command(statement)
+
+
+class Told(msgspec.Struct):
+    words: str
+    rows: int
+    rss_bytes: int
+
+
+def test_what_takes_too_much_is_ended_and_the_process_lives(tmp_path: Path) -> None:
+    """Bounds of a child: 1 s, 100 MB, 1,000 rows, 1 MB of answer; 200,000 rows to read."""
+    many = "fleet_events a cross join fleet_events b cross join fleet_events c"
+    nested = "arrayMap(x -> arrayMap(y -> arrayMap(z -> x + y + z, g), g), g)"
+    late, large, long = "Timeout exceeded", "memory limit exceeded", "Limit for result exceeded"
+    heavy = {
+        f"select count() from {many}": (late,),
+        f"select max(length(concat(a.machine, b.machine))) from {many}": (late,),
+        f"select groupArray(concat(a.machine, b.machine)) from {many}": (large, late),
+        "select a.at, groupArray(b.attributes) from fleet_events a cross join fleet_events b group by a.at": (large,),
+        "select at from fleet_events": (long,),
+        "select groupArray(toString(at)) from fleet_events": (long,),
+        f"select {nested} from (select groupArray(code) as g from fleet_events)": (large, late),
+        "select code from fleet_events order by code with fill to 100000000000": (long, late, large),
+    }
+    statements = [*heavy, "select count() from fleet_events"]
+    done = subprocess.run(
+        [sys.executable, CHILD, tmp_path], input=json.dumps(statements), capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stderr
+    told = msgspec.json.decode(done.stdout, type=list[Told])
+    for statement, one in zip(statements, told, strict=True):
+        if statement in heavy:
+            assert pytest.approx(0) == one.rows, statement
+            assert any(word.lower() in one.words.lower() for word in heavy[statement]), (
+                statement,
+                one.words,
+            )
+        assert one.rss_bytes < 1_500_000_000, (statement, one.rss_bytes)
+    assert told[-1].rows == 1, told[-1].words

@@ -1,0 +1,285 @@
+"""Answers as JSON, CSV and Arrow, their versions, and lists in pages."""
+
+import asyncio
+import csv
+import datetime as dt
+import io
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.batch import encode
+from gpufleet.model.event import Event
+from gpufleet.model.machine import Machine
+from gpufleet.web.hub.columns import Column, answered_columns, columns_of
+from gpufleet.web.hub.tables import encode_arrow, encode_csv
+from tests.fakes.batches import body, make_batch
+from tests.web.hub.site import Site, now, running_site
+
+ARROW = "application/vnd.apache.arrow.stream"
+BARE = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}}
+
+
+class Reply(msgspec.Struct):
+    status: int
+    headers: Message
+    content: bytes
+
+    @property
+    def document(self) -> Any:
+        return msgspec.json.decode(self.content)
+
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(self.content.decode(), newline="")))
+
+    @property
+    def table(self) -> Any:
+        return pa.ipc.open_stream(self.content).read_all()
+
+
+async def get(site: Site, path: str, **headers: str) -> Reply:
+    def ask() -> Reply:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = urllib.request.Request(site.hub.url + path, headers=named)
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return Reply(answer.status, answer.headers, answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Reply(error.code, error.headers, error.read())
+
+    return await asyncio.to_thread(ask)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        names = ["=1+1", "node-b", "node-c"]
+        bodies = [
+            body(1, now(), sender=f"s{at}", machine=Machine(name=name, machine_id=f"{at:0>32}"))
+            for at, name in enumerate(names)
+        ]
+        await site.post(*bodies)
+        for number in range(5):
+            await site.ask(f"/v1/allocations/a{number}", "PUT", BARE)
+            await site.ask(f"/v1/clusters/c{number}", "PUT", {"team": "-x", "expected": {"H200": number}})
+        yield site
+
+
+LISTS = (
+    "/v1/nodes",
+    "/v1/machines",
+    "/v1/gpus",
+    "/v1/senders",
+    "/v1/clusters",
+    "/v1/allocations",
+    "/v1/audit",
+    "/v1/events",
+)
+
+
+@pytest.mark.parametrize("path", LISTS)
+async def test_one_list_in_three_formats(site: Site, path: str) -> None:
+    plain = await get(site, path)
+    assert plain.headers["Content-Type"] == "application/json"
+    document = plain.document
+    items = document if isinstance(document, list) else document.get("items", document.get("events"))
+    for reply in (await get(site, path, Accept="text/csv"), await get(site, f"{path}?format=csv", Accept=ARROW)):
+        assert (reply.status, reply.headers["Content-Type"]) == (200, "text/csv; charset=utf-8")
+        assert len(reply.rows) == len(items)
+    arrow = await get(site, path, Accept=f"text/csv;q=0.5, {ARROW}")
+    assert arrow.headers["Content-Type"] == ARROW
+    assert arrow.table.num_rows == len(items)
+    assert arrow.table.column_names == next(csv.reader(io.StringIO(reply.content.decode())))
+    assert (await get(site, path, Accept="text/html, */*")).headers["Content-Type"] == "application/json"
+    for wrong in ("xml", "CSV", ""):
+        refused = await get(site, f"{path}?format={wrong}")
+        assert (refused.status, refused.document["field"]) == (400, "format")
+
+
+async def test_cells_say_what_the_json_says(site: Site) -> None:
+    (first, *_) = (await get(site, "/v1/gpus")).document["items"]
+    row = (await get(site, "/v1/gpus?format=csv")).rows[0]
+    (told, *_) = (await get(site, "/v1/gpus?format=arrow")).table.to_pylist()
+    for name, reading in first["device"]["readings"].items():
+        assert told[f"device.readings.{name}"] == reading.get("value"), name
+        assert told[f"device.readings.{name}.absent"] == reading.get("absent"), name
+        assert row[f"device.readings.{name}"] == ("" if "value" not in reading else str(reading["value"])), name
+    assert told["received_at"] == dt.datetime.fromisoformat(first["received_at"])
+    assert row["received_at"] == first["received_at"]
+    assert told["index"] == first["index"]
+
+
+async def test_a_spreadsheet_does_not_calculate_what_others_say(site: Site) -> None:
+    rows = (await get(site, "/v1/nodes?format=csv")).rows
+    assert "'=1+1" in {row["machine.machine.name"] for row in rows}
+    assert {row["cluster.spec.team"] for row in (await get(site, "/v1/clusters?format=csv")).rows} == {"", "'-x"}
+    names = (await get(site, "/v1/nodes?format=arrow")).table.column("machine.machine.name").to_pylist()
+    assert "=1+1" in names  # nobody calculates there
+
+
+async def test_an_answer_that_is_no_list_is_json_alone(site: Site) -> None:
+    assert (await get(site, "/v1/allocations/a1", Accept="text/csv")).headers["Content-Type"] == "application/json"
+    refused = await get(site, "/v1/allocations/a1?format=csv")
+    assert (refused.status, refused.document["field"]) == (400, "format")
+
+
+@pytest.mark.parametrize("path", ["/v1/allocations", "/v1/allocations/a1", "/v1/allocations?format=csv", "/v1/audit"])
+async def test_what_the_client_has_is_not_sent_again(site: Site, path: str) -> None:
+    first = await get(site, path)
+    tag = first.headers["ETag"]
+    assert first.headers["Cache-Control"] == "private, no-cache"
+    for asked in (tag, f'"other", W/{tag}', "*"):
+        again = await get(site, path, If_None_Match=asked)
+        assert (again.status, again.content, again.headers["ETag"]) == (304, b"", tag)
+    assert (await get(site, path, If_None_Match='"other"')).status == 200
+    await site.ask("/v1/allocations/a1", "DELETE")
+    changed = await get(site, path, If_None_Match=tag)
+    assert changed.status == 200
+    assert changed.headers["ETag"] != tag
+
+
+async def test_formats_have_versions_of_their_own(site: Site) -> None:
+    tags = {(await get(site, f"/v1/allocations?format={word}")).headers["ETag"] for word in ("json", "csv", "arrow")}
+    assert len(tags) == 3
+    assert "Accept" in (await get(site, "/v1/allocations")).headers["Vary"]
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("/v1/allocations", lambda one: one["id"]),
+        ("/v1/clusters", lambda one: one["cluster"]["id"]),
+        ("/v1/senders", lambda one: one["sender"]),
+        ("/v1/audit", lambda one: -one["number"]),
+    ],
+)
+async def test_plain_lists_come_in_pages_too(site: Site, path: str, key: Any) -> None:
+    whole = (await get(site, path)).document
+    found, asked = [], f"{path}?limit=2"
+    while asked:
+        reply = await get(site, asked)
+        found += reply.document
+        assert len(reply.document) <= 2
+        link = reply.headers["Link"]
+        csv_link = (await get(site, f"{asked}&format=csv")).headers["Link"]
+        assert (link is None) == (csv_link is None)
+        asked = link.removeprefix("<").partition(">")[0] if link else ""
+        assert not asked or asked.startswith(f"{path}?limit=2&cursor=")
+        if asked and path == "/v1/allocations":  # what comes between is found, and nothing twice
+            await site.ask("/v1/allocations/a00", "PUT", BARE)
+            await site.ask("/v1/allocations/z9", "PUT", BARE)
+    keys = [key(one) for one in found]
+    assert keys == sorted(set(keys))
+    assert {key(one) for one in whole} <= set(keys)
+
+
+async def test_a_cursor_of_another_question_is_refused(site: Site) -> None:
+    cursors = {}
+    for path in (
+        "/v1/nodes",
+        "/v1/machines",
+        "/v1/machines?cluster=local",
+        "/v1/gpus",
+        "/v1/allocations",
+        "/v1/senders",
+    ):
+        page = (await get(site, f"{path}{'&' if '?' in path else '?'}limit=1")).headers["Link"]
+        cursors[path] = page.partition("cursor=")[2].partition(">")[0]
+    for path in (*cursors, "/v1/clusters", "/v1/audit", "/v1/events"):
+        for of, cursor in cursors.items():
+            reply = await get(site, f"{path}{'&' if '?' in path else '?'}cursor={cursor}")
+            if of == path:
+                assert reply.status == 200
+            else:
+                assert (reply.status, reply.document["field"]) == (400, "cursor"), (path, of)
+                assert "another question" in reply.document["detail"]
+        for wrong in ("", "x", "%00", "====", "kaA", "A" * 5000, "%C3%A9"):
+            reply = await get(site, f"{path}{'&' if '?' in path else '?'}cursor={wrong}")
+            assert (reply.status, reply.document["field"]) == (400, "cursor"), (path, wrong)
+
+
+async def test_events_by_code(site: Site) -> None:
+    events = [Event(view=None, kind="xid", code=code, at=now(), attributes={}) for code in (79, 31, 13)]
+    batch = make_batch(9, now())
+    reports = tuple(msgspec.structs.replace(one, events=tuple(events)) for one in batch.reports)
+    await site.post(encode(msgspec.structs.replace(batch, reports=reports)))
+    for asked, expected in (("code=79", {79}), ("code=79&code=13", {79, 13}), ("code=1", set()), ("", {79, 31, 13})):
+        assert {one["code"] for one in (await get(site, f"/v1/events?{asked}")).document["events"]} == expected
+    assert (await get(site, "/v1/events?code=x")).status == 400
+
+
+class Part(msgspec.Struct):
+    word: str | None
+    number: int | float
+    counts: dict[str, int]
+
+
+class Record(msgspec.Struct):
+    id: int
+    part: Part | None
+    at: dt.datetime
+    tags: tuple[str, ...] = ()
+
+
+texts = st.text(st.characters(exclude_characters="\0"))
+records = st.builds(
+    Record,
+    id=st.integers(-(2**63), 2**63 - 1),
+    part=st.none()
+    | st.builds(Part, word=st.none() | texts, number=st.integers(0, 9) | st.floats(0, 1), counts=st.just({"a": 1})),
+    at=st.integers(0, 2**52).map(
+        lambda micros: dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(microseconds=micros)
+    ),
+    tags=st.lists(texts, max_size=2).map(tuple),
+)
+
+
+@given(st.lists(records, max_size=4))
+def test_whatever_is_in_records_comes_back(rows: list[Record]) -> None:
+    columns = columns_of(Record, rows)
+    assert [(one.name, one.type) for one in columns] == [
+        ("id", "int64"),
+        ("part.word", "text"),
+        ("part.number", "float64"),
+        ("part.counts", "text"),
+        ("at", "instant"),
+        ("tags", "text"),
+    ]
+    told = pa.ipc.open_stream(encode_arrow(columns, rows)).read_all().to_pylist()
+    read = list(csv.DictReader(io.StringIO(encode_csv(columns, rows).decode(), newline="")))
+    assert len(told) == len(read) == len(rows)
+    for row, arrow, line in zip(rows, told, read, strict=True):
+        word = row.part.word if row.part else None
+        assert (arrow["id"], arrow["at"]) == (row.id, row.at)
+        assert arrow["part.word"] == (None if word is None else word.encode("utf-8", "replace").decode())
+        assert line["id"] == str(row.id)
+        cell = line["part.word"]
+        assert cell == (f"'{word}" if (word or "").startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else word or "")
+        assert not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+
+
+def test_numbers_of_sql_keep_their_types() -> None:
+    columns = answered_columns(
+        ["a", "b", "c", "d"], ["UInt64", "LowCardinality(Nullable(Float32))", "Array(String)", "UInt256"]
+    )
+    rows = [(2**64 - 1, None, ["=x"], 2**200), (0, -1.5, [], 0)]
+    table = pa.ipc.open_stream(encode_arrow(columns, rows)).read_all()
+    assert [str(kind) for kind in table.schema.types] == ["uint64", "double", "string", "string"]
+    assert table.to_pylist()[0] == {"a": 2**64 - 1, "b": None, "c": '["=x"]', "d": str(2**200)}
+    assert encode_csv(columns, rows).decode().splitlines()[1:] == [f'{2**64 - 1},,"[""=x""]",{2**200}', "0,-1.5,[],0"]
+
+
+def test_columns_of_nothing() -> None:
+    assert encode_csv(columns_of(Record, []), []) == b"id,part.word,part.number,part.counts,at,tags\r\n"
+    assert pa.ipc.open_stream(encode_arrow([Column("=a", "text", lambda one: one)], [])).read_all().num_rows == 0
