@@ -1,12 +1,11 @@
 """Configuration of one exporter that is scraped."""
 
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
+from gpufleet.config.hub_url import check_page_url
 from gpufleet.config.load import ImpossibleValueError
-from gpufleet.config.tls import is_loopback
 
 Timeout = Annotated[float, msgspec.Meta(ge=0.1, le=600)]
 
@@ -42,24 +41,3 @@ class ExporterTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ImpossibleValueError("url", "give either url or address, and not both")
         if self.url is not None:
             check_page_url("url", self.url, shows_token=bool(self.token_file) and not self.insecure)
-
-
-def check_page_url(key: str, url: str, *, shows_token: bool) -> None:
-    """Refuse what is no page of an HTTP server, and to show a token in the clear.
-
-    Raises:
-        ImpossibleValueError: blaming `key`.
-    """
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # read for its judgement: it is a number of a port
-    except ValueError as error:
-        raise ImpossibleValueError(key, f"{url!r} is no page: {error}") from error
-    plain = url.isprintable() and " " not in url and not parts.fragment and not parts.username
-    if not plain or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ImpossibleValueError(key, f"{url!r} is no page of metrics, such as http://127.0.0.1:9400/metrics")
-    if parts.path in ("", "/"):
-        raise ImpossibleValueError(key, f"{url!r} has no path: most exporters have their page at /metrics")
-    if shows_token and parts.scheme == "http" and not is_loopback(parts.hostname):
-        words = f"{url!r} would take the token over the network in the clear: use https, or set insecure = true"
-        raise ImpossibleValueError(key, words)

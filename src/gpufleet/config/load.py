@@ -229,9 +229,13 @@ class _Builder:
 
 
 def leaves(struct_type: type[msgspec.Struct], prefix: str = "") -> list[tuple[str, msgspec.structs.FieldInfo]]:
-    """Return (dotted key, field) of everything that can be set, tables entered, in order of declaration."""
+    """Return (dotted key, field) of everything that can be set, tables entered.
+
+    They are in order of declaration, a record's own before those that it shares with others.
+    """
     found: list[tuple[str, msgspec.structs.FieldInfo]] = []
-    for field in msgspec.structs.fields(struct_type):
+    own = struct_type.__annotations__
+    for field in sorted(msgspec.structs.fields(struct_type), key=lambda field: field.name not in own):
         key = f"{prefix}{field.name}"
         found += leaves(field.type, f"{key}.") if _is_table(field.type) else [(key, field)]
     return found

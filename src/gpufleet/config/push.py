@@ -9,6 +9,7 @@ import msgspec
 from gpufleet.config.dialects import Dialects, OtlpDialects
 from gpufleet.config.hub_url import check_push_url
 from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.tls import check_pair
 
 PushSeconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
 PushTimeout = Annotated[float, msgspec.Meta(ge=0.1, le=600)]
@@ -36,33 +37,16 @@ def parse_pairs(key: str, pairs: Iterable[str], name_of: re.Pattern[str]) -> dic
     return found
 
 
-def check_certificate(certificate: str | None, key: str | None) -> None:
-    """Refuse one without the other.
-
-    Raises:
-        ImpossibleValueError: blaming the one that is there.
-    """
-    if bool(certificate) != bool(key):
-        given, missing = ("certificate", "key") if certificate else ("key", "certificate")
-        raise ImpossibleValueError(given, f"is of no use without {missing}: give both")
-
-
-class OtlpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where measurements go as OTLP over HTTP, and events as its logs.
+class PushTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every system that is pushed to has.
 
     Attributes:
-        endpoint: root of the receiver, such as `http://127.0.0.1:4318`; `/v1/metrics` and `/v1/logs` are added. None
-            means that nothing is pushed.
-        dialects: under whose names: `otel` (OpenTelemetry's `hw.*` and `system.*`, and ours for what has none) and
-            `l9gpu` (`gpu.*`, for dashboards that were written for it); all of them, where there are several.
-        events: whether events are sent too, as log records.
         interval_seconds: how often what is new is sent.
-        attributes: added to the resource, each `name=value`.
         timeout_seconds: a request that takes longer is given up.
-        queue_bytes: of requests that wait, in memory, for each of metrics and events; beyond it the oldest go and are
-            counted.
-        token_file: file with a token to present, such as `/etc/gpufleet/otlp.token`; read again when it changes.
-        headers_file: file with headers to add, `Name: value` a line, such as `/etc/gpufleet/otlp.headers`; read again
+        queue_bytes: of requests that wait, in memory; of OTLP, for each of metrics and events. Beyond it the oldest go
+            and are counted.
+        token_file: file with a token to present, such as `/etc/gpufleet/push.token`; read again when it changes.
+        headers_file: file with headers to add, `Name: value` a line, such as `/etc/gpufleet/push.headers`; read again
             when it changes.
         ca: PEM file of the authorities that vouch for the receiver, such as `/etc/gpufleet/ca.crt`; None means the
             system's.
@@ -71,11 +55,7 @@ class OtlpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         insecure: present token or headers over plain HTTP beyond loopback.
     """
 
-    endpoint: str | None = None
-    dialects: OtlpDialects = ("otel",)
-    events: bool = True
     interval_seconds: PushSeconds = 10.0
-    attributes: Pairs = ()
     timeout_seconds: PushTimeout = 10.0
     queue_bytes: QueueBytes = 16 << 20
     token_file: str | None = None
@@ -86,12 +66,41 @@ class OtlpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     insecure: bool = False
 
     def __post_init__(self) -> None:
+        """Refuse half of a certificate."""
+        check_pair(self.certificate, self.key)
+
+    def check_url(self, key: str, url: str) -> None:
+        """Refuse an address that is none, or would have secrets shown on the way.
+
+        Raises:
+            ImpossibleValueError: blaming `key`.
+        """
+        check_push_url(key, url, shows_secrets=bool(self.token_file or self.headers_file) and not self.insecure)
+
+
+class OtlpConfig(PushTarget, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where measurements go as OTLP over HTTP, and events as its logs.
+
+    Attributes:
+        endpoint: root of the receiver, such as `http://127.0.0.1:4318`, to which `/v1/metrics` and `/v1/logs` are
+            added; None means that nothing is pushed.
+        dialects: under whose names: `otel` (OpenTelemetry's `hw.*` and `system.*`, and ours for what has none) and
+            `l9gpu` (`gpu.*`, for dashboards that were written for it); all of them, where there are several.
+        events: whether events are sent too, as log records.
+        attributes: added to the resource, each `name=value`.
+    """
+
+    endpoint: str | None = None
+    dialects: OtlpDialects = ("otel",)
+    events: bool = True
+    attributes: Pairs = ()
+
+    def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
+        super().__post_init__()
         if self.endpoint is not None:
-            shows = bool(self.token_file or self.headers_file) and not self.insecure
-            check_push_url("endpoint", self.endpoint, shows_secrets=shows)
+            self.check_url("endpoint", self.endpoint)
         parse_pairs("attributes", self.attributes, _ATTRIBUTE)
-        check_certificate(self.certificate, self.key)
 
     @property
     def more_attributes(self) -> dict[str, str]:
@@ -99,7 +108,7 @@ class OtlpConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return parse_pairs("attributes", self.attributes, _ATTRIBUTE)
 
 
-class RemoteWriteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RemoteWriteConfig(PushTarget, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where the series of `/metrics` go as Prometheus remote write, with the times of their measurements.
 
     Attributes:
@@ -109,17 +118,6 @@ class RemoteWriteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         dialects: under whose names readings go there, as those of `[metrics]`.
         job: label `job` of every series; `instance` is the node's name.
         labels: added to every series, each `name=value`; `cluster` is the agent's own unless it is here.
-        interval_seconds: how often what is new is sent.
-        timeout_seconds: a request that takes longer is given up.
-        queue_bytes: of requests that wait, in memory; beyond it the oldest go and are counted.
-        token_file: file with a token to present, such as `/etc/gpufleet/write.token`; read again when it changes.
-        headers_file: file with headers to add, `Name: value` a line, such as `/etc/gpufleet/write.headers`; read again
-            when it changes.
-        ca: PEM file of the authorities that vouch for the receiver, such as `/etc/gpufleet/ca.crt`; None means the
-            system's.
-        certificate: PEM file of the certificate to show, such as `/etc/gpufleet/agent.crt`, where the receiver asks.
-        key: PEM file of its private key, such as `/etc/gpufleet/agent.key`.
-        insecure: present token or headers over plain HTTP beyond loopback.
     """
 
     url: str | None = None
@@ -127,23 +125,13 @@ class RemoteWriteConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     dialects: Dialects = ("native",)
     job: Annotated[str, msgspec.Meta(min_length=1, max_length=253)] = "gpufleet"
     labels: Pairs = ()
-    interval_seconds: PushSeconds = 10.0
-    timeout_seconds: PushTimeout = 10.0
-    queue_bytes: QueueBytes = 16 << 20
-    token_file: str | None = None
-    headers_file: str | None = None
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
-    insecure: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
+        super().__post_init__()
         if self.url is not None:
-            shows = bool(self.token_file or self.headers_file) and not self.insecure
-            check_push_url("url", self.url, shows_secrets=shows)
+            self.check_url("url", self.url)
         parse_pairs("labels", self.labels, _LABEL)
-        check_certificate(self.certificate, self.key)
 
     @property
     def more_labels(self) -> dict[str, str]:

@@ -60,8 +60,15 @@ def _record_at(struct_type: type[msgspec.Struct], prefix: str) -> type[msgspec.S
 
 
 def _help(struct_type: type[msgspec.Struct]) -> dict[str, str]:
-    """Read the Attributes of a record's docstring: name to words."""
-    section = inspect.cleandoc(struct_type.__doc__ or "").partition("\nAttributes:\n")[2]
+    """Read the Attributes of a record's docstring, and of those that it shares with others: name to words."""
+    words: dict[str, str] = {}
+    for record in reversed(struct_type.__mro__):
+        words |= _attributes(inspect.cleandoc(record.__dict__.get("__doc__") or ""))
+    return words
+
+
+def _attributes(docstring: str) -> dict[str, str]:
+    section = docstring.partition("\nAttributes:\n")[2]
     words: dict[str, str] = {}
     names: list[str] = []
     for line in section.splitlines():

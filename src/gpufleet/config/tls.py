@@ -21,14 +21,23 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def __post_init__(self) -> None:
         """Refuse half of it."""
-        for given, missing in (("certificate", "key"), ("key", "certificate")):
-            if getattr(self, given) and not getattr(self, missing):
-                raise ImpossibleValueError(given, f"is of no use without {missing}: give both")
+        check_pair(self.certificate, self.key)
 
     @property
     def is_on(self) -> bool:
         """Whether the listener speaks TLS."""
         return bool(self.certificate and self.key)
+
+
+def check_pair(certificate: str | None, key: str | None) -> None:
+    """Refuse a certificate without its key, and a key without its certificate.
+
+    Raises:
+        ImpossibleValueError: blaming the one that is there.
+    """
+    if bool(certificate) != bool(key):
+        given, missing = ("certificate", "key") if certificate else ("key", "certificate")
+        raise ImpossibleValueError(given, f"is of no use without {missing}: give both")
 
 
 def check_exposure(listen: str, host: str, lacking: list[str]) -> None:

@@ -21,11 +21,11 @@ def recognise(names: Iterable[str]) -> Dialect | None:
 
     One page is read in one dialect: an exporter that speaks two of them tells every device twice.
     """
-    counted = Counter(dialect.name for name in names for dialect in DIALECTS if dialect.is_mine(name))
+    counted = Counter(place for name in names for place, dialect in enumerate(DIALECTS) if dialect.is_mine(name))
     if not counted:
         return None
-    (best, _), *_ = counted.most_common(1)
-    return next(dialect for dialect in DIALECTS if dialect.name == best)
+    ((best, _),) = counted.most_common(1)
+    return DIALECTS[best]
 
 
 def spoken(names: Iterable[str]) -> tuple[Dialect, ...]:

@@ -6,13 +6,12 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-import aiohttp
 import msgspec
 
-from gpufleet import __version__
 from gpufleet.model.errors import ConfigError
 from gpufleet.sending.backoff import parse_retry_after
 from gpufleet.sending.post import WORDS
+from gpufleet.sending.session import NO_ANSWER, Session, beginning_of, words_of
 
 ANSWER_BYTES = 4096
 """What is read of an answer."""
@@ -52,7 +51,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
         return f"answers {self.status}: {said}" if said else f"answers {self.status}"
 
 
-class HttpSender:
+class HttpSender(Session):
     """One address, a kept connection while it is used as a context."""
 
     def __init__(
@@ -67,57 +66,50 @@ class HttpSender:
 
         Args:
             url: all of it.
-            timeout_seconds: a request that takes longer has no answer.
+            timeout_seconds, tls: as `Session` has them.
             headers: gives those to add now (credentials); raises ConfigError where they cannot be had.
-            tls: decides whom to trust, and holds our own certificate; the system's authorities unless given.
         """
+        super().__init__(name="gpufleet-agent", timeout_seconds=timeout_seconds, tls=tls)
         self.url = url
-        self._timeout = timeout_seconds
         self._headers = headers
-        self._tls = tls
-        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
+        """Post one body. Redirects are not followed: credentials would go with them."""
+        try:
+            every = {**self._headers(), **headers}
+            async with self.session.post(self.url, data=body, headers=every, allow_redirects=False) as answer:
+                return HttpAnswer(
+                    answer.status,
+                    answer.content_type if "Content-Type" in answer.headers else "",
+                    await beginning_of(answer, ANSWER_BYTES),
+                    {name.lower(): value for name, value in answer.headers.items()},
+                    parse_retry_after(answer.headers.get("Retry-After", ""), datetime.now(UTC)),
+                )
+        except ConfigError as error:
+            return HttpAnswer(0, problem=str(error))
+        except NO_ANSWER as error:
+            return HttpAnswer(0, problem=words_of(error))
+
+
+class HttpWire:
+    """The part of an `outlet.Wire` that is the same for every system that is posted to over HTTP."""
+
+    def __init__(self, sender: HttpSender) -> None:
+        """Take where to post."""
+        self._sender = sender
+
+    @property
+    def where(self) -> str:
+        """Its address, for logs."""
+        return self._sender.url
 
     async def __aenter__(self) -> Self:
         """Make ready to connect."""
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=self._timeout),
-            headers={"User-Agent": f"gpufleet-agent/{__version__}"},
-            connector=aiohttp.TCPConnector(limit=1, ssl=self._tls or True),
-        )
+        await self._sender.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Let go of the connection."""
-        assert self._session is not None
-        await self._session.close()
-        self._session = None
-
-    async def post(self, body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
-        """Post one body. Redirects are not followed: credentials would go with them."""
-        assert self._session is not None, "used as a context"
-        try:
-            every = {**self._headers(), **headers}
-            async with self._session.post(self.url, data=body, headers=every, allow_redirects=False) as answer:
-                return HttpAnswer(
-                    answer.status,
-                    answer.content_type if "Content-Type" in answer.headers else "",
-                    await _beginning(answer),
-                    {name.lower(): value for name, value in answer.headers.items()},
-                    parse_retry_after(answer.headers.get("Retry-After", ""), datetime.now(UTC)),
-                )
-        except ConfigError as error:
-            return HttpAnswer(0, problem=str(error))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return HttpAnswer(0, problem=f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-
-
-async def _beginning(answer: aiohttp.ClientResponse) -> bytes:
-    content = b""
-    while len(content) < ANSWER_BYTES:
-        chunk = await answer.content.read(ANSWER_BYTES - len(content))
-        if not chunk:
-            break
-        content += chunk
-    return content
+        await self._sender.__aexit__(kind, error, trace)

@@ -1,41 +1,22 @@
 """OTLP over HTTP: what a receiver's answers mean (opentelemetry.io/docs/specs/otlp, "OTLP/HTTP Response")."""
 
-from types import TracebackType
-from typing import Self
-
 from gpufleet.codecs.otlp.decode import decode_answer
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
 from gpufleet.model.errors import WireError
-from gpufleet.sending.http import HttpAnswer, HttpSender
+from gpufleet.sending.http import HttpAnswer, HttpSender, HttpWire
 from gpufleet.sending.outlet import Fate, Parcel, Reply
 
 _LATER = frozenset({0, 429, 502, 503, 504})
 """Answers that say to try again; 0 is none. Every other one from 400 on is for good, says the specification."""
 
 
-class OtlpWire:
+class OtlpWire(HttpWire):
     """One of a receiver's two addresses."""
 
     def __init__(self, sender: HttpSender, *, logs: bool) -> None:
         """Take where to post, and whether logs go there, not metrics."""
-        self._sender = sender
+        super().__init__(sender)
         self._logs = logs
-
-    @property
-    def where(self) -> str:
-        """Its address, for logs."""
-        return self._sender.url
-
-    async def __aenter__(self) -> Self:
-        """Make ready to connect."""
-        await self._sender.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let go of the connection."""
-        await self._sender.__aexit__(kind, error, trace)
 
     async def post(self, parcel: Parcel) -> Reply:
         """Post one request, in protobuf that is packed already."""

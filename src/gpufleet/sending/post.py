@@ -12,18 +12,15 @@ nothing, whatever its status. But 413 without them is about the body all the sam
 import enum
 import ssl
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-from typing import Self
 
-import aiohttp
 import msgspec
 
-from gpufleet import __version__
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BundleAnswer, pack
 from gpufleet.model.errors import ConfigError
 from gpufleet.sending.backoff import parse_retry_after
+from gpufleet.sending.session import NO_ANSWER, Session, beginning_of, words_of
 
 ANSWER_BYTES = 1 << 20
 """What is read of an answer."""
@@ -110,7 +107,7 @@ class Answer(msgspec.Struct, frozen=True):
         return f"answers {self.status}{'' if self.by_hub else ', not as a hub does'}: {self.words[:WORDS]}"
 
 
-class HubClient:
+class HubClient(Session):
     """One hub, a few kept connections while it is used as a context."""
 
     def __init__(
@@ -129,35 +126,14 @@ class HubClient:
         Args:
             url: its root.
             name: who posts, for its logs.
-            timeout_seconds: a request that takes longer has no answer.
-            connections: at most so many at once.
+            timeout_seconds, connections, tls: as `Session` has them.
             token: gives the token to present now; raises ConfigError where there is none to be had.
             relays: names the relay that posts and those before it, if it is one.
-            tls: decides which hubs are trusted; the system's authorities unless given.
         """
+        super().__init__(name=name, timeout_seconds=timeout_seconds, connections=connections, tls=tls)
         self.url = f"{url.rstrip('/')}/v1/batches"
-        self._timeout = timeout_seconds
-        self._connections = connections
         self._token = token
-        self._tls = tls
-        self._name = name
         self._relays = relays
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        """Make ready to connect."""
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=self._timeout),
-            headers={"User-Agent": f"{self._name}/{__version__}"},
-            connector=aiohttp.TCPConnector(limit=self._connections, ssl=self._tls or True),
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Let go of the connections."""
-        assert self._session is not None
-        await self._session.close()
-        self._session = None
 
     async def post(self, body: bytes) -> Answer:
         """Post one batch."""
@@ -178,38 +154,23 @@ class HubClient:
         return _each(whole, len(bodies))
 
     async def _post(self, content: bytes, content_type: str) -> Answer:
-        assert self._session is not None, "used as a context"
         headers = {"Content-Type": content_type}
         if self._relays is not None:
             headers[RELAY_HEADER] = self._relays()
         try:
             if self._token is not None:
                 headers["Authorization"] = f"Bearer {self._token()}"
-            async with self._request(content, headers) as answer:
+            request = self.session.post(self.url, data=content, headers=headers, allow_redirects=False)
+            async with request as answer:
                 retry_after = parse_retry_after(answer.headers.get("Retry-After", ""), datetime.now(UTC))
-                content = await _read(answer)
+                content = await beginning_of(answer, ANSWER_BYTES)
                 words = content.decode("utf-8", "replace").strip()
                 said = _said(content)
                 return Answer(answer.status, words, retry_after, said.error, by_hub=said.are_of_a_hub(answer.status))
         except ConfigError as error:
             return Answer(0, str(error))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            return Answer(0, f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
-
-    def _request(self, content: bytes, headers: dict[str, str]) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        assert self._session is not None, "used as a context"
-        return self._session.post(self.url, data=content, headers=headers, allow_redirects=False)
-
-
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    """Read an answer to its end, or to its bound."""
-    content = b""
-    while len(content) < ANSWER_BYTES:
-        chunk = await answer.content.read(ANSWER_BYTES - len(content))
-        if not chunk:
-            break
-        content += chunk
-    return content
+        except NO_ANSWER as error:
+            return Answer(0, words_of(error))
 
 
 def _each(whole: Answer, count: int) -> list[Answer]:

@@ -4,13 +4,11 @@ Specifications: prometheus.io/docs/specs/prw/remote_write_spec and remote_write_
 """
 
 import logging
-from types import TracebackType
-from typing import Self
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import CONTENT_TYPE_1, CONTENT_TYPE_2, Point, encode_1
 from gpufleet.codecs.remote_write.known import NAME
-from gpufleet.sending.http import HttpAnswer, HttpSender
+from gpufleet.sending.http import HttpAnswer, HttpSender, HttpWire
 from gpufleet.sending.outlet import Fate, Parcel, Reply
 
 log = logging.getLogger(__name__)
@@ -22,30 +20,14 @@ _UNSUPPORTED = 415
 _TOO_MANY = 429
 
 
-class RemoteWriteWire:
+class RemoteWriteWire(HttpWire):
     """One receiver. Bodies are of 2.0 if that is spoken, and are written anew as 1.0 where it is not after all."""
 
     def __init__(self, sender: HttpSender, version: str) -> None:
         """Take where to post, and in which version: `1.0` or `2.0`."""
-        self._sender = sender
+        super().__init__(sender)
         self._version = version
         self._falls_back = False
-
-    @property
-    def where(self) -> str:
-        """Its address, for logs."""
-        return self._sender.url
-
-    async def __aenter__(self) -> Self:
-        """Make ready to connect."""
-        await self._sender.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Let go of the connection."""
-        await self._sender.__aexit__(kind, error, trace)
 
     async def post(self, parcel: Parcel) -> Reply:
         """Post one request."""

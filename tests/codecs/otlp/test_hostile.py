@@ -14,7 +14,17 @@ from gpufleet.codecs.otlp.decode import decode_answer, decode_logs, decode_metri
 from gpufleet.codecs.otlp.encode import encode_logs, encode_metrics
 from gpufleet.codecs.otlp.limits import OtlpLimits
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
-from gpufleet.codecs.otlp.records import Kind, OtlpMetric, OtlpProblem, Point, ResourceLogs, ResourceMetrics
+from gpufleet.codecs.otlp.records import (
+    Kind,
+    LogRecord,
+    LogsRequest,
+    MetricsRequest,
+    OtlpMetric,
+    OtlpProblem,
+    Point,
+    ResourceLogs,
+    ResourceMetrics,
+)
 from gpufleet.codecs.remote_write.fields import write_bytes
 from gpufleet.model.errors import WireError, WireLimitError
 from tests.codecs.otlp.requests import AT, LOGS, RESOURCES
@@ -153,12 +163,31 @@ def test_values_nested_too_deeply_refuse_the_request() -> None:
             decode_metrics(bomb, JSON)
 
 
+def held_to_its_bounds(read: MetricsRequest | LogsRequest) -> None:
+    """Whatever was taken is within the bounds, and what was not is counted."""
+    limits = OtlpLimits()
+    assert all(count > 0 for count in read.problems.values())
+    for resource in read.resources:
+        told: list[Point | LogRecord] = []
+        if isinstance(resource, ResourceMetrics):
+            assert all(metric.name and metric.name.isprintable() for metric in resource.metrics)
+            told += [point for metric in resource.metrics for point in metric.points]
+        else:
+            told += resource.records
+            assert all(record.body.isprintable() for record in resource.records)
+        for one in told:
+            assert 0 <= one.at < 2**63
+            assert len(one.attributes) <= limits.attributes
+            assert all(isinstance(value, str | bool | int | float) for value in one.attributes.values())
+
+
 @given(st.binary(max_size=300), st.sampled_from([PROTOBUF, JSON]), st.sampled_from([decode_metrics, decode_logs]))
 def test_any_bytes(message: bytes, content_type: str, decode: Any) -> None:
     try:
-        decode(message, content_type)
+        read = decode(message, content_type)
     except WireError:
         return
+    held_to_its_bounds(read)
 
 
 JSONS = st.recursive(
@@ -182,9 +211,10 @@ JSONS = st.recursive(
 @given(JSONS, st.sampled_from([decode_metrics, decode_logs]))
 def test_any_json(document: Any, decode: Any) -> None:
     try:
-        decode(json.dumps(document).encode(), JSON)
+        read = decode(json.dumps(document).encode(), JSON)
     except WireError:
         return
+    held_to_its_bounds(read)
 
 
 @given(st.data(), RESOURCES, LOGS, st.sampled_from([PROTOBUF, JSON]))
@@ -197,6 +227,7 @@ def test_a_damaged_request(data: st.DataObject, metrics: ResourceMetrics, logs: 
             message[data.draw(st.integers(0, len(message) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(message[: data.draw(st.integers(0, len(message)))])
     try:
-        decode_logs(cut, kind) if is_logs else decode_metrics(cut, kind)
+        read = decode_logs(cut, kind) if is_logs else decode_metrics(cut, kind)
     except WireError:
         return
+    held_to_its_bounds(read)

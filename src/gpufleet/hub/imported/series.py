@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Container, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,7 +25,7 @@ def read_request(request: WriteRequest, reader: str = READER) -> Written:
     A machine is called as the exporter calls it (dcgm-exporter's `Hostname`), or else as its target is (`node`, or
     `instance` without the port).
     """
-    targets: dict[tuple[str, str], list[int]] = {}
+    targets: dict[tuple[str, str], _Target] = {}
     dialects: dict[str, Dialect | None] = {}
     others = nameless = 0
     for number, series in enumerate(request.series):
@@ -35,16 +36,18 @@ def read_request(request: WriteRequest, reader: str = READER) -> Written:
             others += 1
         else:
             machine = series.labels.get("node") or host_of(series.labels.get("instance", ""))
-            targets.setdefault((dialect.name, machine), []).append(number)
+            target = targets.get((dialect.name, machine))
+            if target is None:
+                target = targets[dialect.name, machine] = _Target(dialect, machine, [])
+            target.numbers.append(number)
     machines: dict[Machine, list[Sample]] = {}
     drift: Counter[str] = Counter()
-    for (name, target), numbers in targets.items():
-        dialect = next(one for one in DIALECTS if one.name == name)
-        found = _read_target(dialect, request, numbers, f"{reader}/{name}")
+    for target in targets.values():
+        found = _read_target(target, request, f"{reader}/{target.dialect.name}")
         nameless += found.nameless
         drift += found.drift
         for told, samples in found.machines.items():
-            machine = told or target
+            machine = told or target.machine
             samples = [one for one in samples if has_a_name(one)]
             if not can_be_called(machine) or told in found.guests:
                 nameless += len(samples)
@@ -68,6 +71,13 @@ def host_of(instance: str) -> str:
     return host if colon and port.isascii() and port.isdigit() and ":" not in host else instance
 
 
+class _Target(NamedTuple):
+    dialect: Dialect
+    machine: str
+    numbers: list[int]
+    """Of its series in the request."""
+
+
 class _Found(msgspec.Struct, frozen=True):
     machines: Mapping[str, list[Sample]]
     drift: Counter[str]
@@ -75,11 +85,12 @@ class _Found(msgspec.Struct, frozen=True):
     guests: Container[str]
 
 
-def _read_target(dialect: Dialect, request: WriteRequest, numbers: list[int], reader: str) -> _Found:
+def _read_target(target: _Target, request: WriteRequest, reader: str) -> _Found:
+    numbers = target.numbers
     series: list[Series] = [request.series[number] for number in numbers]
     stale = frozenset(request.stale)
     read_ = read(
-        dialect,
+        target.dialect,
         series,
         [request.values[number] for number in numbers],
         {place: request.times[number] for place, number in enumerate(numbers)},

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from gpufleet.codecs.target_files import TargetGroup
-from gpufleet.config.exporter import check_page_url
-from gpufleet.config.hub_url import check_http_root
+from gpufleet.config.hub_url import check_http_root, check_page_url
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.pull import ClusterId, DiscoveryConfig
 from gpufleet.hub.imported.series import host_of
