@@ -26,7 +26,7 @@ import msgspec
 
 from benchmarks.processes import cpu_seconds, folder_bytes, resident_mib
 from benchmarks.remote_fleet import NODES_A_BODY, Body
-from benchmarks.soak_load import GPUS_A_NODE, METRICS, PERIOD_SECONDS, Node
+from benchmarks.soak_load import GPUS_A_NODE, METRICS, PERIOD_NS, PERIOD_SECONDS, Node
 from benchmarks.table import Table
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BundleAnswer, pack
 from tests.support.peers import find
@@ -89,7 +89,7 @@ def fill(
     pid: int, step: Callable[[int, int], None], start_ns: int, rests: Callable[[], None]
 ) -> tuple[float, float, float]:
     """Post every step; return CPU seconds of the first and of the others, and how long the others took."""
-    at = [start_ns + number * int(PERIOD_SECONDS * 1e9) for number in range(STEPS)]
+    at = [start_ns + number * PERIOD_NS for number in range(STEPS)]
     zero = cpu_seconds(pid)
     step(0, at[0])
     rests()
@@ -150,7 +150,7 @@ def victoria(folder: Path, bodies: list[Body], start_ns: int) -> Figures:
     command = [str(find("victoria-metrics")), *options, "-search.disableCache", "-retentionPeriod=10y"]
     with running(command, folder / "log", f"{base}/health") as pid:
         post = Post(port, "/api/v1/write", REMOTE_WRITE)
-        cpu = fill(pid, lambda step, at: _post_all(post, bodies, step, at), start_ns, lambda: settled(pid))
+        cpu = fill(pid, lambda _, at: _post_all(post, bodies, at), start_ns, lambda: settled(pid))
         get_text(f"{base}/internal/force_flush")
         told = promql(base, start_ns)
         resident = resident_mib(pid)
@@ -172,7 +172,7 @@ def prometheus(folder: Path, bodies: list[Body], start_ns: int) -> Figures:
     ]
     with running([str(find("prometheus")), *options], folder / "log", f"{base}/-/ready") as pid:
         post = Post(port, "/api/v1/write", REMOTE_WRITE)
-        cpu = fill(pid, lambda step, at: _post_all(post, bodies, step, at), start_ns, lambda: settled(pid))
+        cpu = fill(pid, lambda _, at: _post_all(post, bodies, at), start_ns, lambda: settled(pid))
         told = promql(base, start_ns)
         resident = resident_mib(pid)
         with urllib.request.urlopen(f"{base}/api/v1/admin/tsdb/snapshot", data=b"", timeout=600) as answer:
@@ -227,15 +227,15 @@ def ours(folder: Path, start_ns: int) -> Figures:
     return Figures(*cpu, folder_bytes(folder / "state" / "hub" / "store"), resident, told)
 
 
-def _post_all(post: Post, bodies: list[Body], step: int, at: int) -> None:
+def _post_all(post: Post, bodies: list[Body], at: int) -> None:
     for body in bodies:
-        post(body.at(step, at // 1_000_000))
+        post(body.at(at // 1_000_000))
 
 
 def main() -> int:
     """Run and print."""
     nodes = range(GPUS // GPUS_A_NODE)
-    start_ns = (int(time.time()) - int(STEPS * PERIOD_SECONDS) - 60) * 1_000_000_000
+    start_ns = (time.time_ns() - 60 * 10**9) // PERIOD_NS * PERIOD_NS - STEPS * PERIOD_NS
     found: dict[str, Figures] = {}
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch:
         folders = {name: Path(scratch) / name for name in ("gpufleet", "victoria", "prometheus")}

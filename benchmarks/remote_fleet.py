@@ -32,10 +32,12 @@ class Body:
                     self._places.append(len(content) - len(_BLANK) + 1)
         self._content = content
 
-    def at(self, step: int, milliseconds: int) -> bytes:
-        """Return the body of a step."""
+    def at(self, milliseconds: int) -> bytes:
+        """Return the body of an instant."""
         when = write_varint(milliseconds)
-        values = (value for node in self._nodes for gpu in range(GPUS_A_NODE) for value in numbers(node, gpu, step))
+        values = (
+            value for node in self._nodes for gpu in range(GPUS_A_NODE) for value in numbers(node, gpu, milliseconds)
+        )
         content = self._content
         for place, value in zip(self._places, values, strict=True):
             _DOUBLE.pack_into(content, place, value)
@@ -43,10 +45,9 @@ class Body:
         return bytes(cramjam.snappy.compress_raw(content))
 
 
-def numbers(node: int, gpu: int, step: int) -> Iterator[float]:
+def numbers(node: int, gpu: int, milliseconds: int) -> Iterator[float]:
     """Return a GPU's values; of a state its place in the list of states, as such systems have no words."""
-    for metric, value in zip(METRICS, row_of(node, gpu, step), strict=True):
-        assert value is not None
+    for metric, value in zip(METRICS, row_of(node, gpu, milliseconds * 1_000_000), strict=True):
         yield float(metric.states.index(value)) if isinstance(value, str) else float(value)
 
 

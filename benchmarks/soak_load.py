@@ -1,4 +1,4 @@
-"""The senders of a soak: a made-up fleet that posts as agents do, and remembers what was acknowledged.
+"""The senders of a soak: the simulated fleet's light client, which posts as agents do, and what was acknowledged.
 
 One process stands for all nodes. Each node has a sender, epoch and sequence of its own, and posts once in
 `PERIOD_SECONDS`; what is due is posted in bundles, evenly over the period, each node always to the same relay. The load
@@ -7,53 +7,68 @@ is open: a slow relay does not slow the fleet, it makes it late, which is told.
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import time
 from collections.abc import Sequence
 
-from gpufleet import __version__
-from gpufleet.codecs.batch import encode_wire
-from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Metric, Storage, Subject, ValueType
-from gpufleet.model.machine import Machine
-from gpufleet.model.status import Heartbeat
-from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.model.wire import WIRE_VERSION, Cell, SampleBlock, WireAbsence, WireBatch
+from gpufleet.model.absence import Absent
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.reading import Value
+from gpufleet.model.time import NANOS
 from gpufleet.sending.post import Answer, HubClient, Verdict
-from tests.fakes.fleet import gpu_values
+from gpufleet.simulate.fleet.faults import Fault, FaultKind
+from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
+from gpufleet.simulate.fleet.prepared import Herd
+from gpufleet.simulate.fleet.strain import strain_of
+from gpufleet.simulate.fleet.values import gpu_fast
 
 GPUS_A_NODE = 8
 PERIOD_SECONDS = 15.0
+PERIOD_NS = int(PERIOD_SECONDS * NANOS)
 BUNDLE = 64
-VALUES = 40
+TWINS = 1_500
+"""Nodes of the fleet: of those with whole GPUs each is worked out once a period, and the senders tell their numbers."""
+
+SILENT_EVERY = 100
+"""Of every so many of them one has a GPU that says nothing: absences are part of the load."""
+
 IN_FLIGHT = 16
 """Bundles that may be on their way at once; more that are due wait, and are late."""
 
 AGAIN_SECONDS = 0.5
-SILENT_EVERY = 100
-"""Of every so many nodes one has a GPU whose power is not told: absences are part of the load."""
 
 
-def chosen_metrics() -> list[Metric]:
-    """Return the 40 metrics of a GPU that every sample has: core columns first, the rest from the tail."""
-    plain = [one for one in CATALOGUE.values() if Subject.GPU in one.subjects and one.type is not ValueType.TEXT]
-    return sorted((one for one in plain if not one.dims), key=lambda one: one.storage is not Storage.CORE)[:VALUES]
+@functools.cache
+def fleet() -> Fleet:
+    """Return the fleet whose numbers are told; of some of its nodes the driver does not come back from one GPU."""
+    hung = [Fault(kind=FaultKind.GPU_HUNG, begin=1, end=2**62, node=node) for node in range(1, TWINS + 1, SILENT_EVERY)]
+    return Fleet(FleetSpec(nodes=TWINS, faults=tuple(hung)))
 
 
-METRICS = chosen_metrics()
-NAMES = [one.name for one in METRICS]
-POWER = NAMES.index("gpu_power_watts")
+@functools.cache
+def herd() -> Herd:
+    """Return all senders."""
+    return Herd(fleet(), cluster="local", prefix="soak", started_at=time.time_ns(), period_seconds=PERIOD_SECONDS)
 
 
-def row_of(node: int, gpu: int, step: int) -> list[Cell]:
-    """Return a GPU's values in the order of `METRICS`: the made-up fleet's, and the rest stands still."""
-    values = gpu_values(node, gpu, step)
-    row: list[Cell] = []
-    for metric in METRICS:
-        value = values.get(metric.name, metric.states[0] if metric.states else int(metric.low or 0) + 1)
-        assert not isinstance(value, Absent)
-        row.append(float(value) if metric.type is ValueType.FLOAT else value)
-    return row
+def row_of(node: int, gpu: int, at: int) -> tuple[Value, ...]:
+    """Return a GPU's values in the order of `METRICS` in the period of an instant, also where its driver hangs."""
+    return tuple(_said(herd().twin(node).number, gpu, at // PERIOD_NS * PERIOD_NS).values())
+
+
+@functools.lru_cache(maxsize=1 << 15)
+def _said(number: int, gpu: int, at: int) -> dict[str, Value]:
+    twin = fleet().node(1, number)
+    device, booted_at = twin.gpus[gpu], fleet().booted_at(twin, at)
+    said = gpu_fast(device, at, booted_at, strain_of(device, at, booted_at))
+    return {name: value for name, value in said.items() if not isinstance(value, Absent)}
+
+
+METRICS = [CATALOGUE[name] for name in _said(1, 0, PERIOD_NS)]
+"""The 40 metrics of a GPU that every sample has."""
+
+VALUES = len(METRICS)
 
 
 class Node:
@@ -63,59 +78,16 @@ class Node:
         self.number = number
         self.epoch = secrets.token_hex(16)
         self.acknowledged = 0
-        self.made = 0
-        self._started_at = time.time_ns()
-        self._machine = Machine(name=f"soak-{number:06d}", machine_id=f"{number + 1:032x}", boot_id=f"boot-{number}")
-        self._views = [
-            View(
-                kind=ViewKind.GPU,
-                side=Side.HOST,
-                uuid=f"GPU-{number:08x}-0000-4000-8000-{gpu:012x}",
-                pci_address=f"0000:{0x10 + gpu:02x}:00.0",
-                index=gpu,
-            )
-            for gpu in range(GPUS_A_NODE)
-        ]
+        self._bodies = herd().prepare(number, self.epoch)
+
+    @property
+    def made(self) -> int:
+        """Bodies so far."""
+        return self._bodies.made
 
     def next_body(self, now: int) -> bytes:
-        """Return the next batch of this node: a sample of every GPU, measured now."""
-        step = self.made
-        self.made += 1
-        rows = [row_of(self.number, gpu, step) for gpu in range(GPUS_A_NODE)]
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        absence, absences = [-1] * GPUS_A_NODE, []
-        if self.number % SILENT_EVERY == 0:
-            columns[POWER][0], absence[0] = None, 0
-            absences = [[WireAbsence("gpu_power_watts", Reason.TIMEOUT, "nvmlDeviceGetPowerUsage")]]
-        return encode_wire(
-            WireBatch(
-                version=WIRE_VERSION,
-                catalogue=CATALOGUE_VERSION,
-                cluster="local",
-                sender=self._machine.name,
-                epoch=self.epoch,
-                seq=self.made,
-                sent_at=now,
-                heartbeat=Heartbeat(interval_seconds=30, version=__version__, started_at=self._started_at),
-                machines=[self._machine],
-                views=self._views,
-                absences=absences,
-                samples=[
-                    SampleBlock(
-                        reader="nvml",
-                        lane="fast",
-                        provenance="host_local_probe",
-                        metrics=NAMES,
-                        machine=[0] * GPUS_A_NODE,
-                        view=list(range(GPUS_A_NODE)),
-                        measured_at=[now] * GPUS_A_NODE,
-                        driver_session=[1] * GPUS_A_NODE,
-                        absence=absence,
-                        columns=columns,
-                    )
-                ],
-            )
-        )
+        """Return the next batch of this node: a sample of every GPU, measured at the begin of the period."""
+        return self._bodies.next_body(now)
 
 
 class Load:

@@ -45,6 +45,11 @@ class Fleet:
             (shape, variant): cycle_of(shape, spec.seed, variant) for shape in Shape for variant in range(VARIANTS)
         }
         self._layout = Layout(spec.seed, spec.prefix, spec.gpus, cycles)
+        self._reboots: dict[tuple[int, int], list[int]] = {}
+        for one in spec.faults:
+            if one.kind is FaultKind.NODE_REBOOT:
+                self._reboots.setdefault((one.cluster, one.node), []).append(one.end)
+        self._boots: dict[tuple[str, int], Machine] = {}
         self._nodes: dict[tuple[int, int], Node] = {}
 
     def nodes(self) -> Iterator[Node]:
@@ -74,17 +79,18 @@ class Fleet:
 
     def booted_at(self, node: Node, at: int) -> int:
         """Return when a node booted before that instant, in nanoseconds since 1970."""
-        reboots = [
-            one.end
-            for one in self.schedule.of_node(node.cluster, node.number)
-            if one.kind is FaultKind.NODE_REBOOT and one.end <= at
-        ]
-        return max(node.booted_at(at), *reboots) if reboots else node.booted_at(at)
+        regular = node.booted_at(at)
+        reboots = self._reboots.get((node.cluster, node.number))
+        return regular if reboots is None else max(regular, *(end if end <= at else 0 for end in reboots))
 
     def machine(self, node: Node, at: int) -> Machine:
         """Return a node's evidence at an instant."""
-        boot = uuid_of(self.spec.seed, node.name, "boot", self.booted_at(node, at))
-        return msgspec.structs.replace(node.identity, boot_id=boot)
+        key = node.name, self.booted_at(node, at)
+        found = self._boots.get(key)
+        if found is None:
+            boot = uuid_of(self.spec.seed, node.name, "boot", key[1])
+            found = self._boots[key] = msgspec.structs.replace(node.identity, boot_id=boot)
+        return found
 
     def gpu_faults(self, node: Node, gpu: Gpu) -> tuple[Fault, ...]:
         """Return the faults of a GPU."""

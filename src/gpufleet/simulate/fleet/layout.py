@@ -74,13 +74,19 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         days, second = self.day(at)
         return days * self.cycle.done[-1] + self.cycle.done_by(second)
 
+    def job(self, at: int) -> tuple[int, int]:
+        """Return what tells its jobs apart: the day and the number in it, which is -1 where there is none."""
+        if self.lasts:
+            return (at + self.phase) // BOOT_NS, 0
+        days, second = self.day(at)
+        return days, self.cycle.span_at(second)
+
     def holder(self, at: int) -> tuple[Holder, int] | None:
         """Return who holds the device and since when, or None where nobody does."""
+        days, span = self.job(at)
         if self.lasts:
-            since = (at + self.phase) // BOOT_NS * BOOT_NS - self.phase
+            since = days * BOOT_NS - self.phase
             return Holder(kind=self.kind, id=uuid_of(self.name), name=self.name, namespace=self.namespace), since
-        days, second = self.day(at)
-        span = self.cycle.span_at(second)
         if span < 0:
             return None
         words = (self.name, days, span)

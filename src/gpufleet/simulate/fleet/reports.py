@@ -218,7 +218,7 @@ def _held(gpus: tuple[Gpu, ...]) -> Iterator[tuple[View, Work]]:
 def _holdings_due(node: Node, look: Look) -> bool:
     """Tell whether holders are to be told: with the static lane, and whenever one has changed."""
     return Lane.STATIC in look.lanes or any(
-        work.holder(look.at) != work.holder(look.since) for _, work in _held(node.all_gpus)
+        work.job(look.at) != work.job(look.since) for _, work in _held(node.all_gpus)
     )
 
 

@@ -1,0 +1,54 @@
+"""The light client's bodies: batches like any, whose numbers are the twin's."""
+
+import pytest
+
+from gpufleet.codecs.batch import decode, encode_wire
+from gpufleet.hub.normalise import normalise
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.time import NANOS
+from gpufleet.simulate.fleet.faults import parse_faults
+from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
+from gpufleet.simulate.fleet.prepared import WHOLE, Herd
+from gpufleet.simulate.fleet.values import gpu_fast
+
+START = 1_795_000_005 * NANOS
+FLEET = Fleet(FleetSpec(nodes=40, faults=parse_faults("gpu-hung@+0s/1h:c1/n1/g2", START)))
+HERD = Herd(FLEET, cluster="local", prefix="light", started_at=START, period_seconds=15)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("number", [0, 5, 1000])
+def test_a_body_tells_what_its_twin_says_at_the_begin_of_the_period(number: int, packed: bool) -> None:
+    node, twin = HERD.prepare(number), HERD.twin(number)
+    assert twin.role in WHOLE
+    for step in range(3):
+        at = START + (15 * step + 11) * NANOS
+        begin = at // (15 * NANOS) * (15 * NANOS)
+        wire = decode(node.next_body(at, packed=packed))
+        assert (wire.cluster, wire.sender, wire.epoch) == ("local", HERD.name(number), HERD.epoch(number))
+        assert (wire.seq, wire.sent_at) == (step + 1, at)
+        (block,) = wire.samples
+        for row, gpu in enumerate(twin.gpus):
+            said = gpu_fast(gpu, begin, FLEET.booted_at(twin, begin), FLEET.strain(twin, gpu, begin))
+            told = dict(zip(block.metrics, (column[row] for column in block.columns), strict=True))
+            assert told == {name: None if isinstance(value, Absent) else value for name, value in said.items()}
+            assert block.measured_at[row] == begin
+        found = normalise(wire, at)
+        assert (found.invalid_values, found.unknown_metrics, found.future_rows) == ({}, {}, 0)
+        assert decode(encode_wire(wire)) == wire
+
+
+def test_every_node_has_names_of_its_own_and_the_twin_s_numbers() -> None:
+    count = sum(node.role in WHOLE for node in FLEET.nodes())
+    one, other = (decode(HERD.prepare(number).next_body(START)) for number in (3, 3 + count))
+    assert one.samples == other.samples
+    assert one.machines[0].machine_id != other.machines[0].machine_id
+    assert {view.uuid for view in one.views}.isdisjoint(view.uuid for view in other.views)
+
+
+def test_what_a_twin_does_not_say_is_absent_with_its_reason() -> None:
+    wire = decode(HERD.prepare(0).next_body(START + 30 * NANOS))
+    (block,) = wire.samples
+    assert block.absence == [-1, -1, 0, -1, -1, -1, -1, -1]
+    assert {one.reason for one in wire.absences[0]} == {Reason.TIMEOUT}
+    assert len(wire.absences[0]) == 39  # all but the state, which is `hung`
