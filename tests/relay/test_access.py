@@ -7,8 +7,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.config.forward import ForwardConfig
 from gpufleet.config.hub import HubConfig, RelayConfig
+from gpufleet.model.errors import ConfigError
 from gpufleet.wiring.relay import running_relay
 from tests.fakes.batches import body
 from tests.fakes.hub import FakeHub
@@ -67,3 +71,13 @@ async def test_a_sender_shows_its_own_token_and_the_relay_another_to_the_next_hu
 
             await wait_until_async(passed_on)
             assert hub.tokens == {"Bearer gpf_of_the_relay"}
+
+
+async def test_a_relay_that_is_told_to_pass_on_to_a_database_says_that_it_is_none_of_its(tmp_path: Path) -> None:
+    forward = ForwardConfig(url="http://127.0.0.1:8428/api/v1/write")
+    config = HubConfig(
+        listen="127.0.0.1:0", state=str(tmp_path), relay=RelayConfig(to="http://127.0.0.1:1"), forward=forward
+    )
+    with pytest.raises(ConfigError, match=r"forward\.url: is of no use to a relay"):
+        async with running_relay(config):
+            pass

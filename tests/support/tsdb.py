@@ -85,9 +85,9 @@ def prometheus(program: Path, folder: Path, target: str = "127.0.0.1:1") -> Iter
 
 
 @contextlib.contextmanager
-def victoria(program: Path, folder: Path) -> Iterator[Tsdb]:
-    """Run a VictoriaMetrics."""
-    port = free_port()
+def victoria(program: Path, folder: Path, port: int | None = None) -> Iterator[Tsdb]:
+    """Run a VictoriaMetrics, on a port that nobody has unless one is given."""
+    port = port or free_port()
     folder.mkdir(parents=True)
     command = [
         str(program),

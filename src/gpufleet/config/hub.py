@@ -8,6 +8,7 @@ import msgspec
 
 from gpufleet.config.agent import Name, default_state, parse_listen
 from gpufleet.config.exporter import ExporterTarget
+from gpufleet.config.forward import ForwardConfig
 from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.pull import ClusterId, DiscoveryConfig, FederationConfig
@@ -134,7 +135,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         exporter: machines without an agent that are read through an exporter of theirs, each a table `[[exporter]]`.
         discovery: machines without an agent that stand in files of targets, each a table `[[discovery]]`.
         federation: Prometheus servers of clusters that are asked for what they have, each a table `[[federation]]`.
-        tls, ingest, flush, relay: see there.
+        tls, ingest, flush, relay, forward: see there.
     """
 
     listen: str = "127.0.0.1:8470"
@@ -150,6 +151,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ingest: IngestConfig = IngestConfig()
     flush: FlushConfig = FlushConfig()
     relay: RelayConfig = RelayConfig()
+    forward: ForwardConfig = ForwardConfig()
     netdata: Annotated[tuple[NetdataHost, ...], msgspec.Meta(max_length=1000)] = ()
     exporter: Annotated[tuple[ExporterHost, ...], msgspec.Meta(max_length=1000)] = ()
     discovery: Annotated[tuple[DiscoveryConfig, ...], msgspec.Meta(max_length=64)] = ()

@@ -16,7 +16,7 @@ PushTimeout = Annotated[float, msgspec.Meta(ge=0.1, le=600)]
 QueueBytes = Annotated[int, msgspec.Meta(ge=1 << 16, le=1 << 32)]
 Pairs = Annotated[tuple[Annotated[str, msgspec.Meta(max_length=1024)], ...], msgspec.Meta(max_length=32)]
 
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,99}")
+LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]{0,99}")
 _ATTRIBUTE = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,99}")
 
 
@@ -37,14 +37,11 @@ def parse_pairs(key: str, pairs: Iterable[str], name_of: re.Pattern[str]) -> dic
     return found
 
 
-class PushTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What every system that is pushed to has.
+class Receiver(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every system that is posted to has.
 
     Attributes:
-        interval_seconds: how often what is new is sent.
         timeout_seconds: a request that takes longer is given up.
-        queue_bytes: of requests that wait, in memory; of OTLP, for each of metrics and events. Beyond it the oldest go
-            and are counted.
         token_file: file with a token to present, such as `/etc/gpufleet/push.token`; read again when it changes.
         headers_file: file with headers to add, `Name: value` a line, such as `/etc/gpufleet/push.headers`; read again
             when it changes.
@@ -55,9 +52,7 @@ class PushTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         insecure: present token or headers over plain HTTP beyond loopback.
     """
 
-    interval_seconds: PushSeconds = 10.0
     timeout_seconds: PushTimeout = 10.0
-    queue_bytes: QueueBytes = 16 << 20
     token_file: str | None = None
     headers_file: str | None = None
     ca: str | None = None
@@ -76,6 +71,19 @@ class PushTarget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             ImpossibleValueError: blaming `key`.
         """
         check_push_url(key, url, shows_secrets=bool(self.token_file or self.headers_file) and not self.insecure)
+
+
+class PushTarget(Receiver, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every system that an agent pushes to has.
+
+    Attributes:
+        interval_seconds: how often what is new is sent.
+        queue_bytes: of requests that wait, in memory; of OTLP, for each of metrics and events. Beyond it the oldest go
+            and are counted.
+    """
+
+    interval_seconds: PushSeconds = 10.0
+    queue_bytes: QueueBytes = 16 << 20
 
 
 class OtlpConfig(PushTarget, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,12 +139,12 @@ class RemoteWriteConfig(PushTarget, frozen=True, kw_only=True, forbid_unknown_fi
         super().__post_init__()
         if self.url is not None:
             self.check_url("url", self.url)
-        parse_pairs("labels", self.labels, _LABEL)
+        parse_pairs("labels", self.labels, LABEL)
 
     @property
     def more_labels(self) -> dict[str, str]:
         """The pairs of `labels`."""
-        return parse_pairs("labels", self.labels, _LABEL)
+        return parse_pairs("labels", self.labels, LABEL)
 
 
 class PushConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

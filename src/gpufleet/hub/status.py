@@ -2,6 +2,7 @@
 
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.flusher import Flusher
+from gpufleet.hub.forward.forwarder import Forwarder
 from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.pressure import Pressure
 from gpufleet.hub.pulled.standing import Standings
@@ -22,9 +23,11 @@ class HubStatus:
         pressure: Pressure,
         clock: Clock,
         standings: Standings,
+        forwarder: Forwarder | None = None,
     ) -> None:
         self.counters = counters
         self.standings = standings
+        self.forwarder = forwarder
         self._wal = wal
         self._ledger = ledger
         self._flusher = flusher

@@ -11,7 +11,7 @@ Everything here blocks and runs on the writer's thread.
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -80,13 +80,19 @@ class Writer:
         counters: Counters,
         unpacked: Unpacked | None = None,
         max_cells: int = MAX_CELLS,
+        written: Callable[[Sequence[Accepted]], None] = lambda _: None,
     ) -> None:
-        """Take what it writes to; `unpacked` has some of the batches that it will be given records of."""
+        """Take what it writes to.
+
+        `unpacked` has some of the batches that it will be given records of. `written` is told of batches once they are
+        in the store, before that is remembered: of those that a crash came between it is told again.
+        """
         self._wal = wal
         # A log or registry restored from an older copy counts again from where it was, and the store remembers.
         self._run = secrets.token_hex(8)
         self._max_cells = max_cells
         self._unpacked = unpacked or Unpacked()
+        self._written = written
         self._store = store
         self._registry = registry
         self._quarantine = quarantine
@@ -262,6 +268,7 @@ class Writer:
         begun = items[0].record.seq <= self._tried
         self._tried = max(self._tried, items[-1].record.seq)
         self._store.write(ordered, token, begun=begun)
+        self._written(ordered)
         self._registry.finish_flush(
             intent,
             {key: run.held for key, run in runs.items()},

@@ -1,5 +1,8 @@
 """A series of another system: a name and labels, before anything of ours is known of it."""
 
+FORWARDED = "forwarded_by"
+"""A label of series that a hub has passed on to a database: no hub takes them in again."""
+
 
 class Series:
     """One series. A decoder gives the same object for the same series of later bodies of one source.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.dialects import full_names
 from gpufleet.config.headers_file import HeadersFile
-from gpufleet.config.push import OtlpConfig, RemoteWriteConfig
+from gpufleet.config.push import OtlpConfig, Receiver, RemoteWriteConfig
 from gpufleet.ports import Clock
 from gpufleet.wiring.sending import token_of, trust_of
 
@@ -41,7 +41,7 @@ def _otlp(config: OtlpConfig, endpoint: str, cluster: str, clock: Clock) -> "lis
     from gpufleet.sending.outlet import Outlet
 
     def export(what: str, source: Source, path: str, *, logs: bool) -> Export:
-        wire = OtlpWire(_sender(f"{endpoint.rstrip('/')}{path}", config), logs=logs)
+        wire = OtlpWire(http_sender(f"{endpoint.rstrip('/')}{path}", config), logs=logs)
         outlet = Outlet(what, wire, max_bytes=config.queue_bytes, now_ns=clock.now_ns)
         return Export(source, outlet, interval_seconds=config.interval_seconds)
 
@@ -67,12 +67,13 @@ def _remote_write(config: RemoteWriteConfig, url: str, agent: AgentConfig, name:
         interval_seconds=config.interval_seconds,
         now_ns=clock.now_ns,
     )
-    wire = RemoteWriteWire(_sender(url, config), config.version)
+    wire = RemoteWriteWire(http_sender(url, config), config.version)
     outlet = Outlet(REMOTE_WRITE, wire, max_bytes=config.queue_bytes, now_ns=clock.now_ns)
     return Export(source, outlet, interval_seconds=config.interval_seconds)
 
 
-def _sender(url: str, config: OtlpConfig | RemoteWriteConfig) -> "HttpSender":
+def http_sender(url: str, config: Receiver) -> "HttpSender":
+    """Return what posts to an address with the credentials that are configured; raises as `make_exports`."""
     from gpufleet.sending.http import HttpSender
 
     return HttpSender(

@@ -19,6 +19,7 @@ from gpufleet.hub.coverage import Covering
 from gpufleet.hub.credentials import Credentials
 from gpufleet.hub.digests import digest_of
 from gpufleet.hub.flusher import Flusher
+from gpufleet.hub.forward.forwarder import Forwarder
 from gpufleet.hub.heard import heard, is_news
 from gpufleet.hub.imported.writes import Writes
 from gpufleet.hub.ingest import Ingest
@@ -40,6 +41,7 @@ from gpufleet.model.errors import StoreError, WireError
 from gpufleet.model.ledger import SenderState
 from gpufleet.ports import Audit, Clock, Registry, Store, Tokens
 from gpufleet.wiring.clock import SystemClock
+from gpufleet.wiring.forward import forwarding, make_forwarder
 from gpufleet.wiring.polled import Pulling, polling
 from gpufleet.wiring.stores import open_store
 
@@ -96,6 +98,7 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     senders: tuple[SenderState, ...]
     alive_at: int | None
     is_caught_up: Callable[[], bool]
+    forwarder: Forwarder | None
 
 
 @contextlib.asynccontextmanager
@@ -179,6 +182,7 @@ async def running_hub(
             pressure=pressure,
             clock=clock,
             standings=standings,
+            forwarder=parts.forwarder,
         )
         overview = Overview(
             senders=senders,
@@ -247,6 +251,7 @@ async def running_hub(
             app = HubApp(door=door, endpoints=endpoints, api=api, recorder=recorder)
             async with (
                 watching(listening, Mark(config.folder / MARK), clock),
+                forwarding(parts.forwarder),
                 polling(
                     config,
                     Pulling(
@@ -313,6 +318,9 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
     senders = {(one.cluster, one.sender): one for one in registry.senders()}
     replay(wal, ledger, senders)
     unpacked = Unpacked()
+    forwarder = make_forwarder(config, clock)
+    if forwarder is not None:
+        stack.callback(forwarder.queue.close)
     writer = Writer(
         wal=wal.epoch,
         store=store,
@@ -320,6 +328,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
         quarantine=Quarantine(config.folder / "quarantine"),
         counters=counters,
         unpacked=unpacked,
+        written=forwarder.offer if forwarder is not None else lambda _: None,
     )
     return _Parts(
         wal=wal,
@@ -334,6 +343,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
         senders=tuple(senders.values()),
         alive_at=Mark(config.folder / MARK).load(),
         is_caught_up=wal.what_waits(),
+        forwarder=forwarder,
     )
 
 

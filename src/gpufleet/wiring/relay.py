@@ -49,6 +49,9 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
 
     if config.relay.to is None:
         raise ConfigError("configuration", "relay.to", "must name the next hub")
+    if config.forward.url is not None:
+        words = "is of no use to a relay (relay.to): the hub behind it passes on to a database"
+        raise ConfigError("configuration", "forward.url", words)
     clock = clock or SystemClock()
     tls = ServerTls.of(config.tls)
     host, port = parse_listen(config.listen)

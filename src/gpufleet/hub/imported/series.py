@@ -13,7 +13,7 @@ from gpufleet.dialects.reading import read
 from gpufleet.hub.imported.written import Written, can_be_called, has_a_name
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
-from gpufleet.model.series import Series
+from gpufleet.model.series import FORWARDED, Series
 
 READER = "remote_write"
 """How a reader's name begins in samples that were written; the dialect follows, so that two exporters stay apart."""
@@ -32,7 +32,7 @@ def read_request(request: WriteRequest, reader: str = READER) -> Written:
         if series.name not in dialects:
             dialects[series.name] = next((one for one in DIALECTS if one.is_mine(series.name)), None)
         dialect = dialects[series.name]
-        if dialect is None:
+        if dialect is None or FORWARDED in series.labels:
             others += 1
         else:
             machine = series.labels.get("node") or host_of(series.labels.get("instance", ""))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from gpufleet import __version__
 from gpufleet.exporters.exposition import Page, labelled
+from gpufleet.hub.forward.forwarder import Forwarder
 from gpufleet.hub.pulled.standing import Standings
 from gpufleet.hub.status import HubStatus
 from gpufleet.model.fleet import HubHearing
@@ -71,6 +72,8 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], hearing:
         page, "invalid_values_total", "Values that the catalogue does not allow", "metric", counters.invalid_values
     )
     _pulls(page, status.standings)
+    if status.forwarder is not None:
+        _forward(page, status.forwarder)
     page.declare("gpufleet_hub_build_info", "gauge", "Version of gpufleet; always 1")
     page.add("gpufleet_hub_build_info", labelled({"version": __version__}), 1)
     return page.encode()
@@ -94,6 +97,26 @@ def _pulls(page: Page, standings: Standings) -> None:
     _single(page, "discovery_refused_files", "gauge", "Files of targets that cannot be read", standings.files_refused)
     words = "Targets in those files that are not asked"
     _single(page, "discovery_refused_targets", "gauge", words, standings.targets_refused)
+
+
+def _forward(page: Page, forwarder: Forwarder) -> None:
+    """Add the way to a database."""
+    stats, queue = forwarder.stats, forwarder.queue
+    for name, words, count in (
+        ("queued_points_total", "Points that went into the queue for the database", stats.queued),
+        ("taken_points_total", "Points that the database has taken", stats.taken),
+        ("rejected_points_total", "Points that the database will not take", stats.rejected),
+        ("late_points_total", "Values left out because newer ones of theirs had been passed on", stats.late),
+        ("lost_batches_total", "Batches whose points could not be made or queued", stats.lost),
+        ("dropped_requests_total", "Requests that the full queue let go of, since it was made", queue.dropped),
+        ("failures_total", "Posts to the database that were made again", stats.failures),
+    ):
+        _single(page, f"forward_{name}", "counter", words, count)
+    _single(page, "forward_waiting_requests", "gauge", "Requests that wait for the database", queue.requests)
+    _single(page, "forward_waiting_bytes", "gauge", "Bytes of those requests on disk", queue.bytes)
+    if stats.last_success is not None:
+        at = stats.last_success / NANOS
+        _single(page, "forward_last_success_timestamp_seconds", "gauge", "When the database last took anything", at)
 
 
 def _single(page: Page, name: str, kind: str, words: str, value: float) -> None:

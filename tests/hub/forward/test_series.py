@@ -1,0 +1,138 @@
+"""Batches as a database gets them: every number once, at its own instant, and the end of what ended."""
+
+from collections.abc import Sequence
+
+from gpufleet.codecs.remote_write.decode import WriteDecoder
+from gpufleet.codecs.remote_write.encode import Point, encode_1
+from gpufleet.hub.forward.series import ForwardSeries
+from gpufleet.hub.imported.series import read_request
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.reading import DimValue, Sample
+from gpufleet.model.time import NANOS
+from tests.fakes.batches import gpu_sample, gpu_view
+from tests.support.accepted import accept
+
+T0 = 1_700_000_000 * NANOS
+ABSENT = Absent(Reason.TIMEOUT)
+
+
+def told(series: ForwardSeries, *samples: Sample, machine: str = "m1") -> list[tuple[str, float | None, int]]:
+    """Return (name, value, seconds after the start) of the points of one batch."""
+    return [
+        (point.labels["__name__"].removeprefix("gpufleet_"), point.value, (point.at - T0) // NANOS)
+        for point in points(series, samples, machine)
+    ]
+
+
+def points(series: ForwardSeries, samples: Sequence[Sample], machine: str = "m1") -> list[Point]:
+    return list(series.points([accept("east", machine, samples)]))
+
+
+def gpu(seconds: int, **values: object) -> Sample:
+    return gpu_sample(gpu_view(0), T0 + seconds * NANOS, **values)  # type: ignore[arg-type]
+
+
+def test_labels_are_the_hubs_own_knowledge() -> None:
+    (point,) = points(ForwardSeries({"team": "ml"}, sends_late=False), [gpu(0, gpu_power_watts=300.5)])
+    assert (point.value, point.at, point.type) == (300.5, T0, "gauge")
+    assert dict(point.labels) == {
+        "__name__": "gpufleet_gpu_power_watts",
+        "team": "ml",
+        "job": "gpufleet",
+        "forwarded_by": "gpufleet",
+        "cluster": "east",
+        "node": "node",
+        "instance": "node",
+        "machine": "m1",
+        "reader": "nvml",
+        "source": "host_local_probe",
+        "uuid": "GPU-0",
+        "pci_address": "0000:00:00.0",
+        "kind": "gpu",
+        "side": "host",
+    }
+
+
+def test_a_state_is_a_series_for_each_of_its_names_a_text_is_none_and_integers_keep_their_digits() -> None:
+    state = next(one for one in CATALOGUE.values() if one.states and not one.dims and one.name.startswith("gpu_"))
+    series = ForwardSeries({}, sends_late=False)
+    sample = gpu(0, **{state.name: state.states[1], "gpu_name": "H100", "gpu_energy_joules_total": 2**53 + 2})
+    found = points(series, [sample])
+    states = {one.labels["state"]: one.value for one in found if "state" in one.labels}
+    assert states == {name: float(name == state.states[1]) for name in state.states}
+    assert [one.value for one in found if "state" not in one.labels] == [2**53 + 2]
+
+
+def test_a_value_that_is_absent_ends_its_series_where_it_ended_and_not_before_all_of_the_instant_is_there() -> None:
+    series = ForwardSeries({}, sends_late=False)
+    assert told(series, gpu(0, gpu_power_watts=1.0, gpu_temperature_celsius=40)) == [
+        ("gpu_power_watts", 1.0, 0),
+        ("gpu_temperature_celsius", 40, 0),
+    ]
+    assert told(series, gpu(10, gpu_power_watts=2.0, gpu_temperature_celsius=ABSENT)) == [("gpu_power_watts", 2.0, 10)]
+    # a later part of the same instant: only what is new of it
+    assert told(series, gpu(10, gpu_power_watts=2.0, gpu_sm_clock_hertz=5)) == [("gpu_sm_clock_hertz", 5, 10)]
+    assert told(series, gpu(20, gpu_power_watts=3.0)) == [
+        ("gpu_temperature_celsius", None, 10),
+        ("gpu_power_watts", 3.0, 20),
+    ]
+    assert told(series, gpu(30, gpu_power_watts=4.0, gpu_temperature_celsius=41)) == [
+        ("gpu_sm_clock_hertz", None, 20),
+        ("gpu_power_watts", 4.0, 30),
+        ("gpu_temperature_celsius", 41, 30),
+    ]
+
+
+def test_no_series_goes_back_in_time_whatever_order_a_batch_has() -> None:
+    series = ForwardSeries({}, sends_late=False)
+    found = told(
+        series,
+        gpu(20, gpu_power_watts=3.0),
+        gpu(0, gpu_power_watts=1.0, gpu_sm_clock_hertz=1),
+        gpu(10, gpu_power_watts=2.0),
+    )
+    power = [at for name, _, at in found if name == "gpu_power_watts"]
+    assert power == [0, 10, 20]
+    assert told(series, gpu(15, gpu_power_watts=9.0, gpu_sm_clock_hertz=7)) == []
+    assert series.late == 2
+
+
+def test_late_values_go_to_a_receiver_that_takes_them() -> None:
+    series = ForwardSeries({}, sends_late=True)
+    told(series, gpu(20, gpu_power_watts=3.0))
+    assert told(series, gpu(10, gpu_power_watts=2.0)) == [("gpu_power_watts", 2.0, 10)]
+    assert series.late == 0
+
+
+def test_two_machines_of_one_name_and_two_readers_of_one_gpu_are_series_of_their_own() -> None:
+    series = ForwardSeries({}, sends_late=False)
+    first = points(series, [gpu(10, gpu_power_watts=1.0)], "m1")
+    second = points(series, [gpu(0, gpu_power_watts=2.0)], "m2")
+    assert [one.labels["machine"] for one in (*first, *second)] == ["m1", "m2"]
+
+
+def test_dimensions_are_labels_and_end_one_by_one() -> None:
+    name = "gpu_retired_pages"
+    (dim,) = CATALOGUE[name].dims
+
+    def sample(seconds: int, **values: int) -> Sample:
+        one = gpu(seconds, gpu_power_watts=1.0)
+        dims = tuple(DimValue(name, (label,), value) for label, value in values.items())
+        return Sample(view=one.view, reader="nvml", lane=one.lane, measured_at=one.measured_at, values={}, dims=dims)
+
+    series = ForwardSeries({}, sends_late=False)
+
+    def of(one: Sample) -> list[tuple[str, float | None]]:
+        return [(point.labels[dim], point.value) for point in points(series, [one])]
+
+    assert of(sample(0, single_bit=1, double_bit=2)) == [("single_bit", 1), ("double_bit", 2)]
+    assert of(sample(10, single_bit=1)) == [("single_bit", 1)]
+    assert of(sample(20, single_bit=3)) == [("double_bit", None), ("single_bit", 3)]
+
+
+def test_no_hub_takes_in_what_a_hub_has_passed_on() -> None:
+    found = points(ForwardSeries({}, sends_late=False), [gpu(0, gpu_power_watts=1.0)])
+    written = read_request(WriteDecoder().decode_1(encode_1(found)))
+    assert not written.machines
+    assert written.others == 1
