@@ -16,7 +16,7 @@ from gpufleet.readers.exporter.fetch import Pages, Room, StreamPages, UrlPages
 from gpufleet.readers.exporter.reader import ExporterReader
 from gpufleet.wiring.sending import token_of, trust_of
 
-GUEST_SECONDS = 15.0
+GUEST_SECONDS, GUEST_BYTES = 15.0, 4 << 20
 
 DECLARED = {
     "auto": None,
@@ -58,7 +58,11 @@ def guest_exporter(channel: MetricsChannel, clock: Clock) -> ExporterReader:
     Its time is that of the pass, which whoever reads guests bounds.
     """
     pages = StreamPages(
-        dialer_of(channel.address), where=channel.address, path=channel.path, timeout_seconds=GUEST_SECONDS
+        dialer_of(channel.address),
+        where=channel.address,
+        path=channel.path,
+        timeout_seconds=GUEST_SECONDS,
+        max_bytes=GUEST_BYTES,
     )
     return ExporterReader("guest", pages, clock, dialect=DECLARED[channel.dialect], side=Side.GUEST)
 

@@ -1,6 +1,9 @@
 """The first way that answers wins, is remembered, and is given up only when it fails for long."""
 
 import asyncio
+import contextlib
+import gc
+import weakref
 
 import pytest
 
@@ -196,3 +199,27 @@ async def test_what_a_guest_says_cannot_drive_a_terminal_or_fill_a_log() -> None
         await first(Way(name="a", reader=Scripted(error))).read(Lane.FAST)
     assert "\x1b" not in str(caught.value)
     assert len(str(caught.value)) < 600
+
+
+async def test_what_a_failed_pass_held_is_given_back_at_once() -> None:
+    """A page of megabytes stays in the frames of an error for as long as that is held by its own frames."""
+
+    class Page:
+        pass
+
+    pages: list[weakref.ref[Page]] = []
+
+    class Holding(Scripted):
+        async def read(self, lane: Lane) -> Round:
+            page = Page()
+            pages.append(weakref.ref(page))
+            raise failed(Reason.READER_FAILED)
+
+    reader = first(*(Way(name=name, reader=Holding()) for name in ("a", "b")))
+    gc.disable()
+    try:
+        with contextlib.suppress(ReaderError):
+            await reader.read(Lane.FAST)
+        assert [page() for page in pages] == [None, None]
+    finally:
+        gc.enable()

@@ -179,7 +179,10 @@ class FirstAnswer:
             else:
                 self._chosen = way
                 return done
-        raise min(failures, key=_rank)
+        try:
+            raise min(failures, key=_rank)
+        finally:
+            failures.clear()  # they hold this frame, it them, and all of them what was read, megabytes of it
 
     async def close(self) -> None:
         """Close every way's reader; the channels are the guest's to close."""

@@ -136,6 +136,7 @@ class StreamPages:
         where: str,
         path: str = "/metrics",
         timeout_seconds: float,
+        max_bytes: int = MAX_PAGE_BYTES,
         token: Callable[[], str] | None = None,
     ) -> None:
         """Prepare it.
@@ -145,9 +146,10 @@ class StreamPages:
             where: its address, for words of errors.
             path: of the page.
             timeout_seconds: for the whole of it.
+            max_bytes: of a page.
             token: gives the bearer token for now, or None.
         """
-        self.where = where
+        self.where, self._max_bytes = where, max_bytes
         self._dialer, self._path, self._timeout, self._token = dialer, path, timeout_seconds, token
 
     async def fetch(self) -> Answer:
@@ -170,7 +172,7 @@ class StreamPages:
         wanted = [("host", "localhost"), ("connection", "close"), *headers.items()]
         question = connection.send(h11.Request(method="GET", target=self._path, headers=wanted)) or b""
         await stream.send(question + (connection.send(h11.EndOfMessage()) or b""))
-        page, openmetrics = _Body(self.where, None, MAX_PAGE_BYTES), False
+        page, openmetrics = _Body(self.where, None, self._max_bytes), False
         while True:
             event = connection.next_event()
             if event is h11.NEED_DATA:

@@ -95,7 +95,7 @@ class ExporterReader:
             taken = self._taken = await self._take()
         taken.served.add(lane)
         if taken.failure is not None:
-            raise taken.failure
+            raise taken.failure.with_traceback(None)
         samples = tuple(sample for sample in taken.samples if sample.lane is lane)
         return Round(samples=samples, errors=taken.errors if lane is Lane.FAST else ())
 
@@ -111,6 +111,10 @@ class ExporterReader:
             samples, errors = await self._fetch()
         except ReaderError as error:
             failure = error
+            # It is kept until the next page, and would keep what its frames hold: the page as far as it came.
+            cause: BaseException | None = error
+            while cause is not None:
+                cause.__traceback__, cause = None, cause.__cause__
         return _Taken(self._clock.monotonic(), set(), samples, errors, failure)
 
     async def _fetch(self) -> tuple[list[Sample], tuple[str, ...]]:

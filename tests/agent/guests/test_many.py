@@ -1,0 +1,243 @@
+"""64 guests of one host, a dozen of them hostile: the others stay fresh, over one connection each.
+
+One real sshd stands for all the good ones: each has a login, a connection and a pinned key of its own there.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpufleet.simulate.dcgm.engine import SimulatedEngine
+from gpufleet.simulate.dcgm.state import EngineState, Fault
+from tests.support.guest_smi import GuestSmi
+from tests.support.processes import Gpufleet, free_port, get_json, get_text
+from tests.support.sshd import USER, Guest
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+
+GUESTS = 64
+FAST = 10.0
+PASSES = 3
+"""Passes of every good guest that are watched while the others do their worst."""
+
+MAX_RESIDENT_MIB = 250
+
+ENGINE_FAULTS = (
+    *(Fault.HUGE, Fault.WRONG_LENGTH, Fault.LONG_BODY, Fault.LYING_COUNT, Fault.LONG_RECORD),
+    *(Fault.REORDER, Fault.FLOOD, Fault.DRIP, Fault.ESCAPES, Fault.NO_REPLY),
+)
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def keep_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Take the connection and say nothing."""
+    await reader.read()
+    writer.close()
+
+
+async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Never stop talking: no SSH, no page."""
+    with contextlib.suppress(ConnectionError):
+        while True:
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + b"\x1b[2J a 1\n" * 5000)
+            await writer.drain()
+
+
+async def trickle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A page that never ends, a few bytes at a time."""
+    with contextlib.suppress(ConnectionError, asyncio.CancelledError):
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\n")
+        while True:
+            writer.write(b"a 1\n")
+            await writer.drain()
+            await asyncio.sleep(0.5)
+
+
+class Hostile:
+    """Servers on Unix sockets, in a thread of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._servers: list[asyncio.Server] = []
+        self._thread.start()
+
+    def engine(self, fault: Fault) -> str:
+        state = EngineState.healthy(1)
+        state.faults.add(fault)
+        return self.serve(str(fault), SimulatedEngine(state).serve)
+
+    def serve(self, name: str, serve: Serve) -> str:
+        path = self.folder / name
+
+        async def start() -> asyncio.Server:
+            return await asyncio.start_unix_server(serve, path)
+
+        self._servers.append(asyncio.run_coroutine_threadsafe(start(), self.loop).result(20))
+        return f"unix://{path}"
+
+    def listen(self, serve: Serve) -> int:
+        async def start() -> asyncio.Server:
+            return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+        server = asyncio.run_coroutine_threadsafe(start(), self.loop).result(20)
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    def stop(self) -> None:
+        async def end() -> None:
+            for server in self._servers:
+                server.close()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self.loop).result(20)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(20)
+        self.loop.close()
+
+
+def uid(number: int) -> str:
+    return f"00000000-0000-4000-8000-{number:012x}"
+
+
+def described(number: int, *channels: str) -> str:
+    tables = "".join(f"[[channels]]\n{one}\n" for one in channels)
+    return f'name = "vm-{number:02d}"\nvm_uuid = "{uid(number)}"\n{tables}'
+
+
+def ssh(port: int, key: Path) -> str:
+    return f'type = "ssh"\naddress = "127.0.0.1:{port}"\nuser = "{USER}"\nkey_file = "{key}"'
+
+
+class Fleet:
+    """An agent, and what its guests are."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder / "guests.d"
+        self.folder.mkdir()
+        self.good = stack.enter_context(Guest())
+        GuestSmi(self.good)
+        self.wild = stack.enter_context(Guest())
+        self.tricks = GuestSmi(self.wild)
+        self.mute = stack.enter_context(Guest())
+        GuestSmi(self.mute).do("hang")
+        hostile = Hostile(folder)
+        stack.callback(hostile.stop)
+        bad = [
+            ssh(self.wild.port, self.wild.key_file),
+            ssh(self.mute.port, self.mute.key_file),
+            ssh(hostile.listen(keep_silent), self.good.key_file),
+            ssh(hostile.listen(flood), self.good.key_file),
+            f'type = "metrics"\naddress = "{hostile.serve("endless", flood)}"',
+            f'type = "metrics"\naddress = "{hostile.serve("slow", trickle)}"',
+            *(f'type = "dcgm"\naddress = "{hostile.engine(fault)}"' for fault in ENGINE_FAULTS),
+        ]
+        self.bad = [uid(number) for number in range(len(bad))]
+        for number, channel in enumerate(bad):
+            (self.folder / f"{number}.toml").write_text(described(number, channel))
+        self.well = [uid(number) for number in range(len(bad), GUESTS)]
+        for number in range(len(bad), GUESTS):
+            (self.folder / f"{number}.toml").write_text(described(number, ssh(self.good.port, self.good.key_file)))
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        config = folder / "agent.toml"
+        config.write_text(f'guest_folder = "{self.folder}"\n[lanes]\nfast = {FAST}\n[readers.nvml]\nenabled = false\n')
+        arguments = ["agent", "--config", str(config), "--listen", f"127.0.0.1:{port}", "--state", str(folder / "s")]
+        self.agent = stack.enter_context(Gpufleet(arguments, folder / "agent.log", {}))
+        self.agent.wait_for(f"{self.url}/readyz", 100)
+
+    def guests(self) -> dict[str, dict[str, Any]]:
+        return {one["vm_uuid"]: one for one in get_json(f"{self.url}/v1/snapshot", timeout=60)["guests"]}
+
+    def connections(self, guest: Guest) -> int:
+        """Count what the agent has open to a guest's sshd."""
+        rows = [line.split() for line in Path(f"/proc/{self.agent.process.pid}/net/tcp").read_text().splitlines()[1:]]
+        return sum(row[2].endswith(f":{guest.port:04X}") and row[3] == "01" for row in rows)
+
+    def resident_mib(self, name: str = "VmRSS") -> float:
+        text = Path(f"/proc/{self.agent.process.pid}/status").read_text()
+        return int(text.partition(f"{name}:")[2].split()[0]) / 1024
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    with ExitStack() as stack:
+        yield Fleet(tmp_path, stack)
+
+
+def measured_at(guest: dict[str, Any]) -> str:
+    return max(
+        (one["readings"]["gpu_utilization_ratio"].get("measured_at", "") for one in guest["devices"]), default=""
+    )
+
+
+def logins(guest: Guest) -> int:
+    return guest.log().count("Accepted publickey")
+
+
+def test_hostile_guests_cost_no_other_anything(fleet: Fleet) -> None:
+    def all_well() -> bool:
+        found = fleet.guests()
+        return all(found.get(one, {}).get("state") == "ok" for one in fleet.well)
+
+    wait_until(all_well, seconds=300, what="every good guest to be read")
+    fleet.tricks.show(1, name="\x1b[2J\x1b]0;owned\x07")
+    found = fleet.guests()
+    assert len(found) == GUESTS
+    first = [found[one]["host"]["readings"]["guest_first_answer_timestamp_seconds"]["value"] for one in fleet.well]
+    assert max(first) - min(first) > FAST / 2, "they do not all begin at once"
+
+    seen: dict[str, set[str]] = {one: set() for one in fleet.well}
+    lapses: list[str] = []
+
+    def watched() -> bool:
+        now = fleet.guests()
+        for one in fleet.well:
+            seen[one].add(measured_at(now[one]))
+            lapses.extend(
+                f"{now[one]['name']}: {now[one]['state']}, {reading}"
+                for device in now[one]["devices"]
+                for reading in (device["readings"]["gpu_utilization_ratio"],)
+                if now[one]["state"] != "ok" or "value" not in reading
+            )
+        return all(len(times) > PASSES for times in seen.values())
+
+    wait_until(watched, seconds=300, what="passes of every good guest")
+    assert lapses == []
+
+    now = fleet.guests()
+    states = {one: now[one]["state"] for one in fleet.bad}
+    assert states[fleet.bad[1]] == "timeout"
+    assert {states[one] for one in fleet.bad[2:6]} <= {"guest_unreachable", "guest_booting", "reader_failed", "timeout"}
+    page = get_text(f"{fleet.url}/metrics", timeout=60)
+    assert "\x1b" not in page + get_text(f"{fleet.url}/v1/snapshot", timeout=60)
+
+    assert (fleet.connections(fleet.good), logins(fleet.good)) == (len(fleet.well), len(fleet.well))
+    resident, peak = fleet.resident_mib(), fleet.resident_mib("VmHWM")
+    print(f"resident {resident:.0f} MiB, at most {peak:.0f} MiB, with {GUESTS} guests")
+    assert peak < MAX_RESIDENT_MIB
+
+    gone = fleet.well[:10]
+    for one in gone:
+        (fleet.folder / f"{int(one[-12:], 16)}.toml").unlink()
+    wait_until(lambda: fleet.connections(fleet.good) == len(fleet.well) - len(gone), what="their connections to close")
+    wait_until(lambda: not set(gone) & set(fleet.guests()), what="them to be shown no more")
+    for file in fleet.folder.iterdir():
+        file.unlink()
+    wait_until(lambda: not fleet.guests(), what="all to be gone")
+    for guest in (fleet.good, fleet.wild, fleet.mute):
+        wait_until(lambda guest=guest: fleet.connections(guest) == 0, what="no connection to be left")
+    assert fleet.agent.process.poll() is None
+    assert "Traceback" not in (fleet.folder.parent / "agent.log").read_text()
