@@ -237,7 +237,7 @@ def test_hostile_guests_cost_no_other_anything(fleet: Fleet) -> None:
     for file in fleet.folder.iterdir():
         file.unlink()
     wait_until(lambda: not fleet.guests(), what="all to be gone")
-    for guest in (fleet.good, fleet.wild, fleet.mute):
-        wait_until(lambda guest=guest: fleet.connections(guest) == 0, what="no connection to be left")
+    every = (fleet.good, fleet.wild, fleet.mute)
+    wait_until(lambda: sum(map(fleet.connections, every)) == 0, what="no connection to be left")
     assert fleet.agent.process.poll() is None
     assert "Traceback" not in (fleet.folder.parent / "agent.log").read_text()

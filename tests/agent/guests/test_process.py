@@ -36,13 +36,13 @@ class Host:
     """An agent, and the virtual machines of its host."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self.folder, self.stack = folder / "guests.d", stack
+        self.folder, self.kept, self.stack = folder / "guests.d", folder / "state", stack
         self.folder.mkdir()
         (folder / "agent.toml").write_text(CONFIG.format(folder=self.folder))
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         arguments = ["--config", str(folder / "agent.toml"), "--listen", f"127.0.0.1:{port}"]
-        process = Gpufleet(["agent", *arguments, "--state", str(folder / "state")], folder / "agent.log", {})
+        process = Gpufleet(["agent", *arguments, "--state", str(self.kept)], folder / "agent.log", {})
         self.process = stack.enter_context(process)
         self.process.wait_for(f"{self.url}/readyz")
 
@@ -133,6 +133,7 @@ def test_every_state_has_its_reason_and_words(host: Host) -> None:
 def test_another_virtual_machine_at_the_same_address_has_a_key_of_its_own(host: Host) -> None:
     guest, _ = host.boot(1)
     host.wait_for(1, "ok")
+    before = guest.host_key
     (host.folder / "1.toml").unlink()
     wait_until(lambda: not host.guests(), what="the guest to be gone")
     guest.stop()
@@ -140,6 +141,11 @@ def test_another_virtual_machine_at_the_same_address_has_a_key_of_its_own(host: 
     guest.start()
     host.tell(2, guest)
     host.wait_for(2, "ok")
+    pins = host.kept / "agent" / "host_keys"
+    assert {file.name: file.read_text().strip() for file in pins.iterdir()} == {
+        uid(1): before,
+        uid(2): guest.host_key,
+    }
 
 
 def test_what_one_guest_does_costs_no_other(host: Host) -> None:

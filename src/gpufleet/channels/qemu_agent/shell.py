@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import binascii
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -66,18 +67,17 @@ class QemuAgentShell:
             return self._talk
         stream = await UnixDialer(self._socket, timeout_seconds=DIAL_SECONDS).dial()
         talk = Conversation(stream, self._name)
-        try:
-            async with asyncio.timeout(self._sync_seconds):
-                await talk.synchronise()
-                self._check(await talk.ask("guest-info"))
-        except TimeoutError as error:
-            await stream.close()
-            why = "no agent runs, the guest stands still, or somebody else asks"
-            words = f"{self._name}: no answer in {self._sync_seconds:g} s: {why}"
-            raise ChannelError(words, ChannelProblem.NOT_UP) from error
-        except BaseException:
-            await stream.close()
-            raise
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(stream.close)
+            try:
+                async with asyncio.timeout(self._sync_seconds):
+                    await talk.synchronise()
+                    self._check(await talk.ask("guest-info"))
+            except TimeoutError as error:
+                why = "no agent runs, the guest stands still, or somebody else asks"
+                words = f"{self._name}: no answer in {self._sync_seconds:g} s: {why}"
+                raise ChannelError(words, ChannelProblem.NOT_UP) from error
+            stack.pop_all()  # it is kept
         self._stream, self._talk = stream, talk
         return talk
 

@@ -77,16 +77,14 @@ class FirstPin:
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self._file.parent, prefix=".pin-")
-            try:
+            with contextlib.ExitStack() as stack:
+                stack.callback(Path(name).unlink, missing_ok=True)
                 with os.fdopen(handle, "w", encoding="ascii") as opened:
                     opened.write(f"{key}\n")
                     opened.flush()
                     os.fsync(opened.fileno())
                 Path(name).replace(self._file)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    Path(name).unlink()
-                raise
+                stack.pop_all()  # it has its place
         except OSError as error:
             words = f"{self._file}: the guest's host key cannot be kept: {error.strerror}"
             raise ChannelError(words, ChannelProblem.NOT_PERMITTED) from error

@@ -58,11 +58,10 @@ class SshShell:
                 words = "asyncssh is not installed: pip install 'gpufleet[ssh]'"
                 raise ChannelError(words, ChannelProblem.NOT_PERMITTED) from error
             connection: asyncssh.SSHClientConnection = await login.log_in(self._target, self._pin)
-            try:
+            with contextlib.ExitStack() as stack:
+                stack.callback(connection.abort)
                 self._forced = await self._greet(connection)
-            except BaseException:
-                connection.abort()
-                raise
+                stack.pop_all()  # it is kept
             self._connection = connection
 
     async def close(self) -> None:
