@@ -96,6 +96,21 @@ def test_a_gpu_that_answers_well_and_asks_for_help_is_not_just_ok() -> None:
     assert "remap failed" not in screen
 
 
+def test_what_is_absent_is_not_told_as_the_state_of_a_gpu_that_has_values() -> None:
+    snapshot = example_snapshot()
+    device = msgspec.structs.replace(
+        snapshot.devices[0],
+        readings={
+            "gpu_power_watts": Reading(value=300.0),
+            "gpu_last_xid": Reading(absent=Reason.NO_DATA, detail="none was seen"),
+        },
+    )
+    hung = msgspec.structs.replace(device, readings={"gpu_power_watts": Reading(absent=Reason.TIMEOUT, detail="hangs")})
+    render = TableExporter(width=200).render
+    assert "none was seen" not in render(msgspec.structs.replace(snapshot, devices=(device,))).decode()
+    assert "timeout: hangs" in render(msgspec.structs.replace(snapshot, devices=(hung,))).decode()
+
+
 def test_the_screen_shows_who_uses_the_gpus() -> None:
     snapshot = example_snapshot()
     first, second = snapshot.devices[0], snapshot.devices[1]

@@ -16,7 +16,7 @@ from gpufleet.model.reading import Reading
 from gpufleet.model.snapshot import Device, Guest, Snapshot
 from gpufleet.model.status import ReaderState
 from gpufleet.model.text import clean
-from gpufleet.model.view import ViewKind
+from gpufleet.model.view import Side, ViewKind
 
 NOTHING = "–"
 AVAILABLE = "available"
@@ -145,11 +145,13 @@ def _title(device: Device) -> str:
 
 def _state(device: Device) -> tuple[str, bool]:
     """Return the device's state, or why its readings are absent, and whether that is good."""
-    if device.kind is not ViewKind.GPU and any(reading.value is not None for reading in device.readings.values()):
+    if device.kind is not ViewKind.GPU and _has_values(device):
         license_ = device.readings.get("vgpu_license_state")
         bad = license_ is not None and str(license_.value).startswith("unlicensed")
         return (str(license_.value), False) if license_ is not None and bad else ("ok", True)
     state = device.readings.get("gpu_state")
+    if state is None and device.side is not Side.PCI_ONLY and _has_values(device):
+        return NOTHING, False  # whoever reads it does not tell; that something else is absent is no state
     asked = [state] if state is not None and state.absent is not None else []
     asked += [reading for reading in device.readings.values() if reading.absent is not None]
     if state is not None and state.value == "ok":
@@ -159,6 +161,10 @@ def _state(device: Device) -> tuple[str, bool]:
     if asked:
         words.append(f"{asked[0].absent}: {asked[0].detail}" if asked[0].detail else str(asked[0].absent))
     return ", ".join(words) or NOTHING, False
+
+
+def _has_values(device: Device) -> bool:
+    return any(reading.value is not None for reading in device.readings.values())
 
 
 def _wanted(device: Device) -> list[str]:
