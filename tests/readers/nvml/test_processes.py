@@ -130,6 +130,23 @@ async def test_many_processes(fake: FakeNvml, start: Start) -> None:
     assert [process.values["memory_bytes"] for process in sample.processes] == list(range(1, 1001))
 
 
+async def test_a_list_that_grows_and_shrinks_is_whole_in_every_pass_and_asked_for_once_while_it_fits(
+    fake: FakeNvml, start: Start
+) -> None:
+    reader, function = start(fake), f"{G}ComputeRunningProcesses"
+    asked = []
+    for count in (3, 5, 300, 302, 2, 40, 0, 1):
+        fake.scenario.devices[0].rows[function] = [(pid, pid * count, 0, 0) for pid in range(1, count + 1)]
+        fake.apply()
+        before = fake.calls()[f"{function}_v3", 0]
+        sample = device(await reader.read(Lane.FAST), 0)
+        asked.append(fake.calls()[f"{function}_v3", 0] - before)
+        assert sample.processes is not None
+        held = {process.pid: process.values["memory_bytes"] for process in sample.processes}
+        assert held == {pid: pid * count for pid in range(1, count + 1)}
+    assert asked == [1, 1, 2, 1, 1, 2, 1, 1]
+
+
 entries = st.lists(st.none() | st.text(max_size=3) | st.lists(st.integers(-1, 2**64 - 1), max_size=6), max_size=8)
 
 

@@ -35,8 +35,8 @@ class ChildEndedError(Exception):
 MAX_EVENTS = 10_000
 """Events that wait to be taken; beyond it the oldest are lost. The kernel's log has them too."""
 
-REST = 0.002
-"""Seconds without looking after records came: others come soon, and waking up for each costs more than it does."""
+REST = 0.003
+"""Seconds without looking after a request left or records came: waking up for each record costs more than it does."""
 
 
 class Child:
@@ -96,6 +96,7 @@ class Child:
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):
             raise ChildEndedError(self.how_it_ended()) from None
+        self._rest()
 
     async def receive(self) -> Record:
         """Wait for its next record, without a limit of its own.
@@ -179,14 +180,21 @@ class Child:
                 self.watched = record.codes
             else:
                 self._records.put_nowait(record)
-        self._loop.remove_reader(self._replies)
         if data:
-            self._resting = self._loop.call_later(REST, self._listen)
+            self._rest()
         else:
+            self._loop.remove_reader(self._replies)
             self._records.put_nowait(None)
+
+    def _rest(self) -> None:
+        self._loop.remove_reader(self._replies)
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = self._loop.call_later(REST, self._listen)
 
     def _listen(self) -> None:
         self._loop.add_reader(self._replies, self._on_readable)
+        self._on_readable()
 
 
 def _spawn(crumbs: int, environment: Mapping[str, str] | None, control_device: Path) -> subprocess.Popen[bytes]:

@@ -1,22 +1,30 @@
 """The table of processes of a device: who holds it, how much memory, and what share of its time."""
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.process import Process
 from gpufleet.readers.nvml import protocol
-from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS
+from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS, Call
 from gpufleet.readers.nvml.calls.processes import COMPUTE, GRAPHICS, MPS, UTILIZATION
 from gpufleet.readers.nvml.parse import absence_of, is_sentinel, label_of
 from gpufleet.readers.nvml.protocol import Answer, DeviceRecord, InstanceRecord
 
 SHARES = ("sm_utilization_ratio", "memory_activity_ratio", "encoder_utilization_ratio", "decoder_utilization_ratio")
 _KINDS = ((COMPUTE, "compute"), (GRAPHICS, "graphics"), (MPS, "mps"))
-_GPU_CALLS = tuple([call.key for call in CALLS["fast"]])
-_PART_CALLS = {kind: tuple([call.key for call in lanes["fast"]]) for kind, lanes in INSTANCE_CALLS.items()}
+
+
+def _places(calls: tuple[Call, ...]) -> tuple[tuple[int, str, str], ...]:
+    """Return where the answer of each kind's call stands among those of the fast lane, the call, and the kind."""
+    positions = {call.key: position for position, call in enumerate(calls)}
+    return tuple([(positions[call], call, kind) for call, kind in _KINDS if call in positions])
+
+
+_GPU_PLACES = _places(CALLS["fast"])
+_PART_PLACES = {kind: _places(lanes["fast"]) for kind, lanes in INSTANCE_CALLS.items()}
+_UTILIZATION_AT = [call.key for call in CALLS["fast"]].index(UTILIZATION)
 _NOT_OF_PARTS = Absent(Reason.NOT_IN_MIG_MODE)
 """Shares of a process on a MIG device: the driver defines none."""
 
@@ -28,7 +36,10 @@ class _Shares(NamedTuple):
     """Process id to its shares, and what there is of a process without any."""
 
     found: dict[int, dict[str, int | float | Absent]]
-    none: Absent
+    none: dict[str, Absent]
+
+
+_NO_SHARES = _Shares({}, dict.fromkeys(SHARES, _NOT_OF_PARTS))
 
 
 class ProcessLister:
@@ -42,28 +53,29 @@ class ProcessLister:
 
     def of_device(self, record: DeviceRecord) -> tuple[Process, ...] | None:
         """Return who uses a device that answered on the fast lane, or None where the driver lists none of a kind."""
-        answers = dict(zip(_GPU_CALLS, record.answers, strict=True))
-        return self._list(answers, _shares(answers[UTILIZATION]))
+        return self._list(_GPU_PLACES, record.answers, _shares(record.answers[_UTILIZATION_AT]))
 
     def of_part(self, record: InstanceRecord) -> tuple[Process, ...] | None:
         """Return who uses a part of a GPU, as the driver lists them for that very part; None where it does not."""
-        answers = dict(zip(_PART_CALLS[record.kind], record.answers, strict=True))
-        return self._list(answers, _Shares({}, _NOT_OF_PARTS))
+        return self._list(_PART_PLACES[record.kind], record.answers, _NO_SHARES)
 
-    def _list(self, answers: Mapping[str, Answer], shares: _Shares) -> tuple[Process, ...] | None:
-        kinds: dict[int, list[str]] = {}
+    def _list(
+        self, places: tuple[tuple[int, str, str], ...], answers: tuple[Answer, ...], shares: _Shares
+    ) -> tuple[Process, ...] | None:
+        kinds: dict[int, tuple[str, ...]] = {}
         memory: dict[int, int | Absent] = {}
         listed = False
-        for call, kind in _KINDS:
-            answer = answers.get(call)
-            if answer is None or answer.code or not isinstance(answer.value, list):
+        for position, call, kind in places:
+            answer = answers[position]
+            if answer.code or not isinstance(answer.value, list):
                 continue
             listed = True
             for entry in answer.value:
                 if not _is_record(entry, 4):
                     continue
                 pid, used = entry[:2]
-                kinds.setdefault(pid, []).append(kind)
+                others = kinds.get(pid, ())
+                kinds[pid] = others if kind in others else (*others, kind)
                 held = Absent(Reason.NOT_REPORTED, call) if is_sentinel(used, 64) else used
                 if not isinstance(memory.get(pid), int):
                     memory[pid] = held
@@ -72,13 +84,15 @@ class ProcessLister:
         seen = bool(kinds) and self._sees_the_machine()
         return tuple([self._process(pid, kinds[pid], memory[pid], shares, seen=seen) for pid in sorted(kinds)])
 
-    def _process(self, pid: int, kinds: list[str], memory: int | Absent, shares: _Shares, *, seen: bool) -> Process:
+    def _process(
+        self, pid: int, kinds: tuple[str, ...], memory: int | Absent, shares: _Shares, *, seen: bool
+    ) -> Process:
         stat = _stat(self._root, pid) if seen else b""
         return Process(
             pid=pid,
-            kinds=tuple(dict.fromkeys(kinds)),
-            start_time=start_time(stat),
-            values={"memory_bytes": memory, **shares.found.get(pid, dict.fromkeys(SHARES, shares.none))},
+            kinds=kinds,
+            start_time=start_time(stat) if stat else None,
+            values={"memory_bytes": memory, **shares.found.get(pid, shares.none)},
             name=short_name(stat) if self._names else "",
         )
 
@@ -129,7 +143,7 @@ def _shares(answer: Answer) -> _Shares:
     for entry in answer.value if isinstance(answer.value, list) else []:
         if _is_record(entry, 5) and entry[0]:
             found[entry[0]] = {name: _share(percent, call) for name, percent in zip(SHARES, entry[1:], strict=True)}
-    return _Shares(found, why)
+    return _Shares(found, dict.fromkeys(SHARES, why))
 
 
 def _share(percent: int, call: str) -> float | Absent:
@@ -137,4 +151,4 @@ def _share(percent: int, call: str) -> float | Absent:
 
 
 def _is_record(entry: protocol.Value, length: int) -> bool:
-    return isinstance(entry, list) and len(entry) == length and all(isinstance(part, int) for part in entry)
+    return isinstance(entry, list) and len(entry) == length and set(map(type, entry)) == {int}

@@ -20,7 +20,10 @@ MOST = 4096
 """Processes of one kind on one device; a count beyond it is no count."""
 
 RETRIES = 3
-"""Between asking how many there are and asking for them, more can come."""
+"""Between being told how many there are and asking for them, more can come."""
+
+SPARE = 8
+"""Records that there is room for beyond those of the pass before."""
 
 _RECORD, _LONG_RECORD = struct.Struct("<I4xQII"), struct.Struct("<I4xQII8x")
 """nvmlProcessInfo_t: pid, bytes, GPU instance, compute instance; the long one adds protected bytes."""
@@ -51,25 +54,25 @@ def _has(context: Context, name: str) -> bool:
 def _list(name: str) -> Call:
     """Return the call that lists the processes of one kind: [pid, bytes, GPU instance, compute instance] each.
 
-    It asks the library itself: the binding guesses the layout of a record, and asks only once how many there are.
+    It asks the library itself: the binding guesses the layout of a record, and asks only once how many there are. The
+    first guess is that there are no more than in the pass before.
     """
 
     def ask(context: Context) -> Value:
         function = raw_function(context, name)
         record: struct.Struct = context.memory.keep("process record", lambda: record_of(context))
-        count = ctypes.c_uint(0)
-        code = function(context.handle, ctypes.byref(count), None)
-        for _ in range(RETRIES):
+        rooms: dict[str, int] = context.memory.keep("process rooms", dict)
+        room, code = rooms.get(name, SPARE), INSUFFICIENT_SIZE
+        for _ in range(1 + RETRIES):
+            count, buffer = ctypes.c_uint(room), ctypes.create_string_buffer(record.size * room)
+            code = function(context.handle, ctypes.byref(count), buffer)
             if code != INSUFFICIENT_SIZE:
                 break
-            room = min(count.value + 8, MOST)
-            buffer = ctypes.create_string_buffer(record.size * room)
-            count.value = room
-            code = function(context.handle, ctypes.byref(count), buffer)
-            if code == 0:
-                return [list(found) for found in record.iter_unpack(buffer.raw[: record.size * min(count.value, room)])]
+            rooms[name] = room = min(count.value + SPARE, MOST)
         check(context, code)
-        return []
+        found = min(count.value, room)
+        rooms[name] = found + SPARE
+        return [list(one) for one in record.iter_unpack(buffer.raw[: record.size * found])] if found else []
 
     return custom(name, ask)
 

@@ -1,5 +1,7 @@
 """Clocks, and why they are held down."""
 
+import functools
+
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.gpu import CLOCK_EVENT_REASONS
 from gpufleet.model.reading import DimValue, Value
@@ -38,18 +40,19 @@ SUPPORTED_ROW = Row(MASK, "supported clock event reasons", same, bits=64)
 """The mask that `supported_reasons` takes apart, read as the mask of active ones is; it is no reading of its own."""
 
 
-def active_reasons(mask: Value | Absent) -> list[DimValue]:
+def active_reasons(mask: Value | Absent) -> tuple[DimValue, ...]:
     """Return one 0 or 1 a reason for which clocks can be held down; all absent if the mask is."""
     return _reasons(_ACTIVE, mask)
 
 
-def supported_reasons(mask: Value | Absent) -> list[DimValue]:
+def supported_reasons(mask: Value | Absent) -> tuple[DimValue, ...]:
     """Return one 0 or 1 a reason that this GPU can name; all absent if the mask is."""
     return _reasons(_SUPPORTED, mask)
 
 
-def _reasons(metric: str, mask: Value | Absent) -> list[DimValue]:
+@functools.lru_cache(256)  # GPUs have few different masks, and all of them in every pass
+def _reasons(metric: str, mask: Value | Absent) -> tuple[DimValue, ...]:
     if isinstance(mask, int):
-        return [DimValue(metric, (name,), int(bool(mask & bit))) for name, bit in CLOCK_EVENT_REASONS]
+        return tuple([DimValue(metric, (name,), int(bool(mask & bit))) for name, bit in CLOCK_EVENT_REASONS])
     why = mask if isinstance(mask, Absent) else Absent(Reason.INVALID_VALUE)
-    return [DimValue(metric, (name,), why) for name, _ in CLOCK_EVENT_REASONS]
+    return tuple([DimValue(metric, (name,), why) for name, _ in CLOCK_EVENT_REASONS])
