@@ -6,11 +6,11 @@ the domain (its metadata above all): no entity is expanded, and size, depth and 
 
 import re
 import uuid
-from typing import NoReturn
 from xml.parsers import expat
 
 import msgspec
 
+from gpufleet.codecs.closed_xml import closed_parser
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.view import normalise_pci_address
 
@@ -80,14 +80,9 @@ class _Document:
 
     def parse(self, content: bytes) -> None:
         """Parse it; raises ExpatError and WireError."""
-        parser = expat.ParserCreate()
-        parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+        parser = closed_parser("domain", "it declares or uses an entity, which libvirt never does")
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
-        parser.EntityDeclHandler = _refuse
-        parser.ExternalEntityRefHandler = _refuse
-        parser.SkippedEntityHandler = _refuse
-        parser.UnparsedEntityDeclHandler = _refuse
         parser.Parse(content, True)
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -141,7 +136,3 @@ def _pci_address(attributes: dict[str, str]) -> str:
     if domain > 0xFFFF_FFFF or bus > 0xFF or slot > 0x1F or function > 7:
         raise WireError("domain", "an impossible PCI address")
     return normalise_pci_address(f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}")
-
-
-def _refuse(*_: object) -> NoReturn:
-    raise WireError("domain", "it declares or uses an entity, which libvirt never does")

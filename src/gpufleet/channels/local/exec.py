@@ -7,6 +7,7 @@ import shutil
 import signal
 from collections.abc import Mapping, Sequence
 
+from gpufleet.channels.bounded import TooMuchError, read_all
 from gpufleet.model.errors import ChannelError, ChannelTimeoutError
 from gpufleet.ports import ExecResult
 
@@ -74,7 +75,7 @@ class LocalExec:
                 out, err = await _read_to_end(process, max_output_bytes)
         except TimeoutError:
             raise ChannelTimeoutError(f"{name} did not end within {timeout_seconds:g} s") from None
-        except _TooMuchError:
+        except TooMuchError:
             raise ChannelError(f"{name} printed more than {max_output_bytes} bytes") from None
         assert process.returncode is not None
         return ExecResult(exit_code=_as_shell(process.returncode), stdout=out, stderr=err)
@@ -100,33 +101,18 @@ class LocalExec:
         self._stuck.pop(name, None)
 
 
-class _TooMuchError(Exception):
-    pass
-
-
 async def _read_to_end(process: asyncio.subprocess.Process, limit: int) -> tuple[bytes, bytes]:
-    """Return both streams when the process has ended. Raises _TooMuchError."""
+    """Return both streams when the process has ended. Raises TooMuchError."""
     assert process.stdout is not None
     assert process.stderr is not None
     try:
         async with asyncio.TaskGroup() as tasks:
-            out = tasks.create_task(_read_all(process.stdout, limit))
-            err = tasks.create_task(_read_all(process.stderr, limit))
+            out = tasks.create_task(read_all(process.stdout, limit))
+            err = tasks.create_task(read_all(process.stderr, limit))
             tasks.create_task(process.wait())
-    except* _TooMuchError:
-        raise _TooMuchError from None
+    except* TooMuchError:
+        raise TooMuchError from None
     return out.result(), err.result()
-
-
-async def _read_all(stream: asyncio.StreamReader, limit: int) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    while piece := await stream.read(_CHUNK):
-        size += len(piece)
-        if size > limit:
-            raise _TooMuchError
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 def _close(process: asyncio.subprocess.Process) -> None:

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpufleet.channels.bounded import TooMuchError, read_all
 from gpufleet.channels.guest_shell.words import FORCED, GREETING, HELLO, NAME, is_plain, script
 from gpufleet.channels.ssh.pins import Pin
 from gpufleet.channels.ssh.target import SshTarget
@@ -22,7 +23,6 @@ WINDOW_BYTES = 256 << 10
 """What the guest may send ahead of being read, of each command."""
 
 HELLO_SECONDS = 5.0
-_CHUNK = 64 << 10
 _NOT_FOUND = 127
 _MAX_STUCK = 4
 """Commands that did not end and are not ended yet; while so many hang, none is started."""
@@ -117,14 +117,14 @@ class SshShell:
             raise ChannelError(f"{self._target.name}: {what}: {error}", ChannelProblem.ENDED) from error
         try:
             out, err, _ = await asyncio.gather(
-                _read_all(process.stdout, max_output_bytes),
-                _read_all(process.stderr, max_output_bytes),
+                read_all(process.stdout, max_output_bytes),
+                read_all(process.stderr, max_output_bytes),
                 process.wait_closed(),
             )
         except asyncio.CancelledError:
             self._stuck[what] = asyncio.create_task(process.wait_closed(), name=f"{self._target.name}: {what}")
             raise
-        except _TooMuchError:
+        except TooMuchError:
             process.close()
             words = f"{self._target.name}: {what} printed more than {max_output_bytes} bytes"
             raise ChannelError(words, ChannelProblem.TOO_LARGE) from None
@@ -154,24 +154,9 @@ class SshShell:
                     await connection.wait_closed()
 
 
-class _TooMuchError(Exception):
-    pass
-
-
 def _code(status: int, ended_by: tuple[str, bool, str, str] | None) -> int:
     """Return what a shell would say of a command: 128 and the number of the signal that ended it."""
     if status >= 0:
         return status
     name = f"SIG{ended_by[0]}" if ended_by is not None else ""
     return 128 + (signal.Signals[name] if name in signal.Signals.__members__ else 0)
-
-
-async def _read_all(stream: "asyncssh.SSHReader[bytes]", limit: int) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    while piece := await stream.read(_CHUNK):
-        size += len(piece)
-        if size > limit:
-            raise _TooMuchError
-        pieces.append(piece)
-    return b"".join(pieces)

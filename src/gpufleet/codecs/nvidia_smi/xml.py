@@ -3,9 +3,9 @@
 The document names a DTD that does not exist on most machines; this parser neither looks for it nor needs it.
 """
 
-from typing import NoReturn
 from xml.parsers import expat
 
+from gpufleet.codecs.closed_xml import closed_parser
 from gpufleet.codecs.nvidia_smi.records import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -74,16 +74,11 @@ class _Document:
 
     def parse(self, content: bytes) -> None:
         """Parse it; raises ExpatError and WireError."""
-        parser = expat.ParserCreate()
+        parser = closed_parser("xml", "it declares or uses an entity, which nvidia-smi never does")
         parser.buffer_text = True
-        parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = self._characters
-        parser.EntityDeclHandler = _refuse
-        parser.ExternalEntityRefHandler = _refuse
-        parser.SkippedEntityHandler = _refuse
-        parser.UnparsedEntityDeclHandler = _refuse
         parser.Parse(content, True)
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
@@ -142,7 +137,3 @@ class _Document:
         if self._part is not None:
             return self._part.leaves
         return self._device.leaves if self._device is not None else self.leaves
-
-
-def _refuse(*_: object) -> NoReturn:
-    raise WireError("xml", "it declares or uses an entity, which nvidia-smi never does")
