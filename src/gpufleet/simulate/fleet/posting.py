@@ -1,7 +1,7 @@
 """The way from the fleet's agents to a hub: each batch by itself, or many in a bundle as a relay sends them.
 
 The newest batch of an agent goes first, then what waits. What a hub does not take now waits for as long as it asks, and
-so does everything else of that cluster.
+so does everything else of that cluster but what is on its way already.
 """
 
 import asyncio
@@ -109,6 +109,7 @@ class Poster:
         self._queued: set[Agent] = set()
         self._news = asyncio.Event()
         self._failures = 0
+        self._resume_at = 0.0
         self.in_flight = 0
 
     @property
@@ -130,7 +131,11 @@ class Poster:
                 group.create_task(self._work())
 
     async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            if (pause := self._resume_at - loop.time()) > 0:
+                await asyncio.sleep(pause)
+                continue  # others may have been told to wait for longer
             taken = self._take()
             if not taken:
                 self._news.clear()
@@ -145,7 +150,7 @@ class Poster:
                 if not answers:  # cancelled in the middle
                     for agent, body in taken:
                         agent.put_back(body)
-            await self._settle(taken, answers)
+            self._settle(taken, answers)
 
     def _take(self) -> list[tuple[Agent, Body]]:
         taken: list[tuple[Agent, Body]] = []
@@ -162,7 +167,7 @@ class Poster:
             return [await self._way.post(contents[0])]
         return await self._way.post_bundle(contents)
 
-    async def _settle(self, taken: list[tuple[Agent, Body]], answers: list[Answer]) -> None:
+    def _settle(self, taken: list[tuple[Agent, Body]], answers: list[Answer]) -> None:
         later: list[Answer] = []
         self._settled.set()
         for (agent, body), answer in zip(taken, answers, strict=True):
@@ -182,7 +187,10 @@ class Poster:
             self._failures += 1
             self._counts.again += len(later)
             self._counts.error = str(later[0])
-            await asyncio.sleep(retry_delay(self._failures, later[0].retry_after, random.random()))  # noqa: S311
+            # All connections fail together: what counts in a row is how often each of them has.
+            often = -(-self._failures // self._manner.connections)
+            delay = retry_delay(often, later[0].retry_after, random.random())  # noqa: S311
+            self._resume_at = max(self._resume_at, asyncio.get_running_loop().time() + delay)
         elif any(answer.verdict is Verdict.TAKEN for answer in answers):
             self._failures, self._counts.error = 0, "" if not self._counts.refused else self._counts.error
         for agent, _ in taken:

@@ -56,11 +56,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     behind_seconds: float
     error: str = ""
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the hub has all of it."""
-        return self.acknowledged == self.made
-
 
 class Run:
     """One fleet, one hub. `stop` ends it."""

@@ -1,0 +1,95 @@
+"""Running a fleet against a hub that is not always willing."""
+
+import asyncio
+import time
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from gpufleet.codecs.batch import decode
+from gpufleet.model.time import NANOS
+from gpufleet.sending.post import Answer
+from gpufleet.simulate.fleet.agents import Timing
+from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
+from gpufleet.simulate.fleet.posting import ALONE, BUNDLED, IN_ORDER, Manner
+from gpufleet.simulate.fleet.run import Run
+
+START = 1_795_000_000 * NANOS
+RETRY_AFTER = 0.3
+
+
+class Hub:
+    """Answers 503 to the first `busy` posts; remembers what it took, in order."""
+
+    def __init__(self, busy: int = 0) -> None:
+        self.busy = busy
+        self.taken: list[tuple[str, str, int]] = []
+        self.turned_away_until = 0.0
+        self.asked = asyncio.Event()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+    async def post(self, body: bytes) -> Answer:
+        return (await self.post_bundle([body]))[0]
+
+    async def post_bundle(self, bodies: list[bytes]) -> list[Answer]:
+        assert time.monotonic() >= self.turned_away_until, "posted before the hub asked for it"
+        await asyncio.sleep(0)
+        self.asked.set()
+        if self.busy:
+            self.busy -= 1
+            if self.busy == 0:  # those that are on their way together have all been answered
+                self.turned_away_until = time.monotonic() + RETRY_AFTER * 0.99
+            return [Answer(503, "overloaded", RETRY_AFTER, "overloaded")] * len(bodies)
+        for body in bodies:
+            batch = decode(body)
+            self.taken.append((batch.sender, batch.epoch, batch.seq))
+        return [Answer(200, "accepted")] * len(bodies)
+
+
+async def ran(hub: Hub, manner: Manner, nodes: int = 3) -> Run:
+    fleet = Fleet(FleetSpec(nodes=nodes, gpus=1))
+    run = Run(fleet, Timing(start=START, interval=30), speed=1e6, seconds=300)
+    await run.run({"sim-1": hub}, manner)
+    return run
+
+
+@pytest.mark.parametrize("manner", [ALONE, BUNDLED, IN_ORDER])
+async def test_a_hub_that_is_busy_gets_everything_once_and_not_before_it_asked(manner: Manner) -> None:
+    hub = Hub(busy=manner.connections)
+    summary = (await ran(hub, manner)).summary
+    assert (summary.made, summary.acknowledged, summary.waiting) == (30, 30, 0)
+    assert summary.again >= manner.connections
+    assert sorted(seq for _, _, seq in hub.taken) == sorted([*range(1, 11)] * 3)
+    assert len({(sender, seq) for sender, _, seq in hub.taken}) == 30
+    assert summary.error == ""
+
+
+async def test_what_is_told_in_other_words_goes_in_its_order() -> None:
+    hub = Hub(busy=1)
+    await ran(hub, IN_ORDER, nodes=1)
+    assert [seq for _, _, seq in hub.taken] == [*range(1, 11)]
+
+
+async def test_an_agent_s_newest_batch_goes_before_what_waits() -> None:
+    hub = Hub()
+    await ran(hub, Manner(connections=1), nodes=1)  # time is so fast that all wait when the first can go
+    assert [seq for _, _, seq in hub.taken] == [*range(10, 0, -1)]
+
+
+async def test_a_stop_ends_it_though_the_hub_takes_nothing() -> None:
+    hub = Hub(busy=10**9)
+    run = Run(Fleet(FleetSpec(nodes=2, gpus=1)), Timing(start=START, at_once=True), seconds=10)
+    running = asyncio.create_task(run.run({"sim-1": hub}))
+    await hub.asked.wait()
+    run.stop()
+    summary = await asyncio.wait_for(running, 60)
+    assert (summary.made, summary.acknowledged, summary.waiting) == (2, 0, 2)
+    assert "overloaded" in summary.error
