@@ -23,6 +23,7 @@ from gpufleet.model.answer import MachineRecord
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.holding import Holding
+from gpufleet.model.inventory import ChangeQuestion, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.ledger import FlushIntent, Held, MachineMark, MachineMatch, SenderState, SequenceKey
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.provenance import Provenance
@@ -301,6 +302,20 @@ class Store(Protocol):
         Times in nanoseconds, `end` excluded. A gauge gives the mean of its step, a counter its last
         value, a state the last. Metrics without dimensions only.
         """
+        ...
+
+    def slots(
+        self, cluster: str, machines: Sequence[str], *, view: str | None = None, address: str | None = None
+    ) -> tuple[StoredSlot, ...]:
+        """Return which GPUs were ever told of in which slots of machines: of one view, or in one slot, where given."""
+        ...
+
+    def changes(self, question: ChangeQuestion) -> tuple[StoredChange, ...]:
+        """Return which GPUs moved and which were replaced, as hosts tell, the newest first."""
+        ...
+
+    def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
+        """Return which GPUs (of one cluster) are alike in name, driver and VBIOS, in that order."""
         ...
 
     def events(self, question: EventQuestion) -> tuple[StoredEvent, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from gpufleet.codecs.batch import to_rows
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.errors import SqlError, StoreError
+from gpufleet.model.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.sql import Selected, SqlViewRecord
@@ -91,6 +92,75 @@ class MemoryStore:
                                 total=len(sample.processes), processes=sample.processes,
                             )  # fmt: skip
         return tuple(found[place] for place in sorted(found))
+
+    def slots(
+        self, cluster: str, machines: Sequence[str], *, view: str | None = None, address: str | None = None
+    ) -> tuple[StoredSlot, ...]:
+        told = [one for one in self._told() if one[:1] == (cluster,) and one[1] in machines]
+        seen = {
+            (machine, one.sample.view.key): one.received_at
+            for machine in machines
+            for one in self._samples(cluster, machine)
+            if one.sample.view is not None
+        }
+        found: dict[tuple[str, str, str], list[int]] = {}
+        for _, machine, key, at_slot, at in told:
+            if view in (None, key) and address in (None, at_slot):
+                found.setdefault((machine, key, at_slot), []).append(at)
+        return tuple(
+            StoredSlot(cluster=cluster, machine=machine, view=key, address=at_slot, first=min(times),
+                       newest=max(times), last_seen=seen[machine, key])
+            for (machine, key, at_slot), times in sorted(found.items())
+        )  # fmt: skip
+
+    def changes(self, question: ChangeQuestion) -> tuple[StoredChange, ...]:
+        found: list[StoredChange] = []
+        places: dict[str, tuple[str, ...]] = {}
+        tenants: dict[tuple[str, ...], str] = {}
+        for cluster, machine, key, address, at in sorted(self._told(), key=lambda one: (one[4], one)):
+            place = (cluster, machine, address)
+            pairs: list[tuple[ChangeKind, tuple[str, ...] | None, tuple[str, ...]]] = [
+                (ChangeKind.MOVED, places.get(key), place),
+                (ChangeKind.REPLACED, (tenants[place],) if place in tenants else None, (key,)),
+            ]
+            for kind, before, now in pairs:
+                if before not in (None, now):
+                    assert before is not None
+                    number = zlib.crc32(repr((kind, at, place, key, before)).encode())
+                    found.append(StoredChange(id=number, at=at, kind=kind, cluster=cluster, machine=machine,
+                                              address=address, view=key, before=before))  # fmt: skip
+            places[key], tenants[place] = place, key
+        wanted = [
+            one
+            for one in found
+            if question.start <= one.at < question.end
+            and question.cluster in (None, one.cluster)
+            and (question.machines is None or one.machine in question.machines)
+            and question.kind in (None, one.kind)
+            and (question.before is None or (one.at, one.id) < question.before)
+        ]
+        return tuple(sorted(wanted, key=lambda one: (-one.at, -one.id))[: question.limit])
+
+    def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
+        return ()
+
+    def _told(self) -> list[tuple[str, str, str, str, int]]:
+        """Return cluster, machine, view, slot and instant, wherever the slot is another one than before."""
+        told: list[tuple[str, str, str, str, int]] = []
+        newest: dict[tuple[str, str, str], str] = {}
+        clusters = sorted(
+            {(one.batch.cluster, id_) for _, many in self.writes for one in many for id_ in one.machine_ids}
+        )
+        for cluster, machine in clusters:
+            for one in self._samples(cluster, machine):
+                address = one.sample.values.get("gpu_pci_address")
+                if one.sample.view is None or one.sample.view.kind is not ViewKind.GPU or not isinstance(address, str):
+                    continue
+                key = one.sample.view.key
+                if newest.get((cluster, machine, key)) != address:
+                    newest[cluster, machine, key] = address
+                    told.append((cluster, machine, key, address, one.sample.measured_at))
+        return told
 
     def events(self, question: EventQuestion) -> tuple[StoredEvent, ...]:
         """Return events as the store would, one `id` a place in the memory."""

@@ -39,6 +39,8 @@ MAY: dict[tuple[str, str], set[Role | None]] = {
     ("GET", "/v1/nodes"): {O, A},
     ("GET", "/v1/gpus"): {O, A},
     ("GET", "/v1/gpus/{gpu_id}"): {O, A},
+    ("GET", "/v1/gpus/changes"): {O, A},
+    ("GET", "/v1/gpus/pools"): {O, A},
     ("GET", "/v1/events"): {T, O, A},
     ("GET", "/v1/senders"): {O, A},
     ("GET", "/v1/audit"): {A},

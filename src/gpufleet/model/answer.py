@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
+from gpufleet.model.inventory import GpuHistory
 from gpufleet.model.liveness import Expected, Liveness
 from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
@@ -139,6 +140,7 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         measured_at, received_at: of its newest sample.
         age_seconds: since receipt.
         liveness: how recently it was told of, by the time in which the hub could hear.
+        history: where it was before, and what was where it is; only where one GPU is asked for.
     """
 
     cluster: str
@@ -149,6 +151,7 @@ class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     received_at: dt.datetime
     age_seconds: float
     liveness: Liveness | None = None
+    history: GpuHistory | None = None
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -47,7 +47,7 @@ class SqlLimits(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 15.0
     memory_bytes: int = 1_000_000_000
     rows: int = 100_000
-    result_bytes: int = 64 << 20
+    result_bytes: int = 16 << 20
     threads: int = 2
 
 

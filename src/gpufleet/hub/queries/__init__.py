@@ -12,6 +12,7 @@ from gpufleet.hub.queries.allocations import AllocationQueries
 from gpufleet.hub.queries.asking import Asking
 from gpufleet.hub.queries.events import EventQueries
 from gpufleet.hub.queries.fleet import FleetQueries
+from gpufleet.hub.queries.inventory import InventoryQueries
 from gpufleet.hub.queries.sql import SqlQueries
 from gpufleet.hub.queries.whereabouts import Whereabouts
 from gpufleet.ports import Clock, Registry, Store
@@ -21,7 +22,7 @@ class Queries:
     """Answers questions.
 
     Attributes:
-        allocations, fleet, events, sql: by what is asked about.
+        allocations, fleet, events, inventory, sql: by what is asked about.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Queries:
             instant=instant,
         )
         self.events = EventQueries(registry=registry, store=store, whereabouts=whereabouts, asking=asking)
+        self.inventory = InventoryQueries(registry=registry, store=store, whereabouts=whereabouts, asking=asking)
         self.sql = SqlQueries(store=store, thread=sql_thread)
 
     def now_ns(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any, Self
 import msgspec
 
 from gpufleet.model.errors import StoreError
+from gpufleet.model.inventory import ChangeQuestion, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
 from gpufleet.model.sql import Selected, SqlColumn, SqlLimits, SqlViewRecord
@@ -26,6 +27,7 @@ from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, p
 from gpufleet.stores.clickhouse.events import fetch_events
 from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers_of_view
 from gpufleet.stores.clickhouse.fleet import fetch_known_gpus, fetch_reporting_gpus, fetch_standings
+from gpufleet.stores.clickhouse.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.latest import fetch_latest
 from gpufleet.stores.clickhouse.lock import FolderLock
 from gpufleet.stores.clickhouse.migrate import migrate
@@ -199,6 +201,23 @@ class ClickHouseStore:
             if not self._handles.reader.query("EXISTS TABLE schema_migrations").result_rows[0][0]:
                 return 0
             return int(self._handles.reader.query("SELECT max(version) FROM schema_migrations").result_rows[0][0])
+
+    def slots(
+        self, cluster: str, machines: Sequence[str], *, view: str | None = None, address: str | None = None
+    ) -> tuple[StoredSlot, ...]:
+        """Return which GPUs were told of in which slots; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: slots"):
+            return fetch_slots(self._handles.reader, cluster, machines, view, address)
+
+    def changes(self, question: ChangeQuestion) -> tuple[StoredChange, ...]:
+        """Return what moved and what was replaced; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: changes"):
+            return fetch_changes(self._handles.reader, question)
+
+    def pools(self, cluster: str | None = None) -> tuple[GpuPool, ...]:
+        """Return which GPUs are alike; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: pools"):
+            return fetch_pools(self._handles.reader, cluster)
 
     def events(self, question: EventQuestion) -> tuple[StoredEvent, ...]:
         """Return events, the newest first; see `ports.Store`."""

@@ -51,6 +51,8 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("GET", "/v1/nodes"): _READS_ALL,
     ("GET", "/v1/gpus"): _READS_ALL,
     ("GET", "/v1/gpus/{gpu_id}"): _READS_ALL,
+    ("GET", "/v1/gpus/changes"): _READS_ALL,
+    ("GET", "/v1/gpus/pools"): _READS_ALL,
     ("GET", "/v1/events"): _READS_OWN,  # of a tenant's own devices, in its own time
     ("GET", "/v1/senders"): _READS_ALL,
     ("GET", "/v1/audit"): _ADMIN,

@@ -23,6 +23,7 @@ from gpufleet.web.hub.fleet import Fleet
 from gpufleet.web.hub.formats import Answered
 from gpufleet.web.hub.front import front_page
 from gpufleet.web.hub.health import Health
+from gpufleet.web.hub.inventory import Inventory
 from gpufleet.web.hub.openapi import CONFIG, exact
 from gpufleet.web.hub.recording import Recorder
 from gpufleet.web.hub.respond import Receive, Scope, Send, respond
@@ -90,6 +91,7 @@ def build_api(
             Allocations,
             ClusterRoutes,
             Fleet,
+            Inventory,
             Events,
             SqlRoutes,
             AuditRoutes,

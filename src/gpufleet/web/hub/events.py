@@ -5,7 +5,6 @@ from typing import Annotated
 from litestar import Controller, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
-from msgspec import Meta
 
 from gpufleet.hub.paging import asked
 from gpufleet.hub.queries import Queries
@@ -13,7 +12,7 @@ from gpufleet.model.answer import EventsAnswer
 from gpufleet.model.time import NANOS
 from gpufleet.web.hub.allocations import Tenant
 from gpufleet.web.hub.openapi import errors
-from gpufleet.web.hub.parameters import instant
+from gpufleet.web.hub.parameters import InstantPlace, instant
 
 DEFAULT_SPAN = 24 * 3600 * NANOS
 
@@ -29,10 +28,6 @@ View = Annotated[
 Since = Annotated[str | None, QueryParameter(description="RFC 3339; a day before `until` unless given.")]
 Until = Annotated[str | None, QueryParameter(description="RFC 3339, excluded; now unless given.")]
 Limit = Annotated[int, QueryParameter(description="Most events of a page, at most 1000.", ge=1, le=1000)]
-
-
-Place = tuple[Annotated[int, Meta(ge=0, lt=2**63)], Annotated[int, Meta(ge=0, le=2**64 - 1)]]
-"""Time and id of an event."""
 
 
 class Events(Controller):
@@ -63,7 +58,19 @@ class Events(Controller):
     ) -> EventsAnswer:
         """Return a page."""
         place = asked(
-            limit, cursor, "events", cluster, machine, view, kind, code, allocation, since, until, tenant, place=Place
+            limit,
+            cursor,
+            "events",
+            cluster,
+            machine,
+            view,
+            kind,
+            code,
+            allocation,
+            since,
+            until,
+            tenant,
+            place=InstantPlace,
         )
         end = instant("until", until) if until is not None else queries.now_ns()
         return await queries.events.page(

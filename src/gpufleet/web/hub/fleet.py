@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any
 
+import msgspec
 from litestar import Controller, Request, Response, delete, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
@@ -108,8 +109,9 @@ class Fleet(Controller):
         responses=errors(404, 409),
     )
     async def get_gpu(self, gpu_id: FromPath[str], queries: NamedDependency[Queries]) -> GpuRecord:
-        """Return it with its newest readings."""
-        return await queries.fleet.gpu(gpu_id.lstrip("/"))
+        """Return it with its newest readings, and where it was before."""
+        found = await queries.fleet.gpu(gpu_id.lstrip("/"))
+        return msgspec.structs.replace(found, history=await queries.inventory.history(found))
 
     @get("/senders", summary="Who posts batches, how late they are, and what is missing of them", responses=errors())
     async def list_senders(

@@ -19,6 +19,7 @@ from litestar.response.base import ASGIResponse
 from gpufleet.hub.history import QuestionError
 from gpufleet.hub.paging import Page
 from gpufleet.model.answer import EventsAnswer, GpuPage, MachinePage, NodePage
+from gpufleet.model.inventory import GpuChangePage
 from gpufleet.model.sql import SqlAnswer
 from gpufleet.web.hub.columns import Column, answered_columns, columns_of
 from gpufleet.web.hub.respond import Receive, Scope, Send
@@ -37,6 +38,7 @@ LISTS: dict[type[msgspec.Struct], str] = {
     NodePage: "items",
     MachinePage: "items",
     GpuPage: "items",
+    GpuChangePage: "items",
     EventsAnswer: "events",
 }
 """Answer to the field that the list is in."""

@@ -24,6 +24,7 @@ from gpufleet.model.answer import (
     SeriesAnswer,
 )
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
+from gpufleet.model.inventory import GpuChangePage, GpuPool
 from gpufleet.model.sql import SqlAnswer, SqlQuestion, SqlViewRecord
 from gpufleet.web.hub.formats import FORMATS, JSON, LISTS
 
@@ -67,6 +68,8 @@ _TYPES = (
     ClusterSpec,
     ErrorAnswer,
     EventsAnswer,
+    GpuChangePage,
+    GpuPool,
     GpuRecord,
     MachineRecord,
     NodeRecord,

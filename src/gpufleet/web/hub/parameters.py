@@ -13,6 +13,9 @@ from gpufleet.model.time import NANOS, to_ns
 Limit = Annotated[int | None, QueryParameter(description="Entries of a page; 1 to 1000, 1000 unless given.")]
 Cursor = Annotated[str | None, QueryParameter(description="Of the page before: its `next`, or what its `Link` says.")]
 
+InstantPlace = tuple[Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)], Annotated[int, msgspec.Meta(ge=0)]]
+"""Place in a list by time: nanoseconds since 1970, and a number."""
+
 DEFAULT_SPAN = 3600 * NANOS
 DEFAULT_STEP = 60 * NANOS
 

@@ -1,0 +1,143 @@
+"""Where GPUs are and were, held against the store in memory, which goes through everything that was ever told."""
+
+import itertools
+from collections.abc import Mapping
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpufleet.model.absence import Absent
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.stored import Accepted
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.fakes.store import MemoryStore
+from tests.support.accepted import accept
+
+T0 = 1_700_000_000 * NANOS
+
+
+def gpu(name: str, side: Side = Side.HOST) -> View:
+    return View(kind=ViewKind.GPU, side=side, uuid=name)
+
+
+def told(
+    cluster: str,
+    machine: str,
+    name: str,
+    slot: str,
+    second: int,
+    side: Side = Side.HOST,
+    texts: Mapping[str, Value] = {},
+) -> Accepted:
+    at = T0 + second * NANOS
+    values: dict[str, Value | Absent] = {"gpu_pci_address": slot, "gpu_power_watts": float(second), **texts}
+    sample = Sample(view=gpu(name, side), reader="nvml", lane=Lane.STATIC, measured_at=at, values=values)
+    return accept(cluster, machine, [sample], received_at=at + 1, reported_at=at, seq=second + 1)
+
+
+def question(cluster: str, **more: object) -> ChangeQuestion:
+    return ChangeQuestion(cluster=cluster, start=T0 - NANOS, end=T0 + 10_000 * NANOS, limit=1_000, **more)  # type: ignore[arg-type]
+
+
+def shown(changes: tuple[StoredChange, ...]) -> list[tuple[object, ...]]:
+    return sorted((one.at, one.kind, one.machine, one.address, one.view, one.before) for one in changes)
+
+
+numbers = itertools.count(1)
+words = st.lists(
+    st.tuples(st.sampled_from(["m-a", "m-b"]), st.sampled_from("XYZ"), st.sampled_from(["s1", "s2"])), max_size=12
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(words)
+def test_what_moved_and_what_was_replaced(store: ClickHouseStore, words: list[tuple[str, str, str]]) -> None:
+    number = next(numbers)
+    cluster, memory = f"moves-{number}", MemoryStore()
+    for second, (machine, name, slot) in enumerate(words):
+        batch = told(cluster, machine, f"GPU-{number}-{name}", slot, second)
+        for one in (store, memory):
+            one.write([batch], f"{cluster}-{second}")
+    assert shown(store.changes(question(cluster))) == shown(memory.changes(question(cluster)))
+    for machine in ("m-a", "m-b"):
+        machines = [machine, "nobody"]
+        assert store.slots(cluster, machines) == memory.slots(cluster, machines)
+        for key, at in itertools.product([None, gpu(f"GPU-{number}-X").key], [None, "s1"]):
+            asked = store.slots(cluster, machines, view=key, address=at)
+            assert asked == memory.slots(cluster, machines, view=key, address=at)
+
+
+def test_pages_and_filters_of_changes(store: ClickHouseStore, cluster: str) -> None:
+    for second, (machine, name, slot) in enumerate(
+        [("m-a", "P", "s1"), ("m-a", "Q", "s1"), ("m-b", "P", "s1"), ("m-b", "P", "s2"), ("m-a", "P", "s1")]
+    ):
+        store.write([told(cluster, machine, f"GPU-{cluster}-{name}", slot, second)], f"{cluster}-{second}")
+    whole = store.changes(question(cluster))
+    kinds = [(one.kind, one.machine, (one.at - T0) // NANOS) for one in whole]
+    # That P came back to m-a is not told anew: its texts there are what they were.
+    assert sorted(kinds, key=lambda one: one[2]) == [
+        (ChangeKind.REPLACED, "m-a", 1),
+        (ChangeKind.MOVED, "m-b", 2),
+        (ChangeKind.MOVED, "m-b", 3),
+    ]
+    assert [one.at for one in whole] == sorted((one.at for one in whole), reverse=True)
+    paged: list[StoredChange] = []
+    while found := store.changes(
+        ChangeQuestion(
+            cluster=cluster,
+            start=0,
+            end=2**62,
+            limit=1,
+            before=(paged[-1].at, paged[-1].id) if paged else None,
+        )
+    ):
+        paged += found
+    assert tuple(paged) == whole
+    assert {one.kind for one in store.changes(question(cluster, kind=ChangeKind.MOVED))} == {ChangeKind.MOVED}
+    assert [one.machine for one in store.changes(question(cluster, machines=("m-a",)))] == ["m-a"]
+    assert store.changes(question(cluster, machines=())) == ()
+    assert store.changes(question("nobody")) == ()
+    (newest,) = [one for one in store.slots(cluster, ["m-a"], view=whole[0].view) if one.last_seen]
+    assert newest.last_seen == T0 + 4 * NANOS + 1
+
+
+def test_a_guest_that_sees_a_gpu_does_not_move_it(store: ClickHouseStore, cluster: str) -> None:
+    name = f"GPU-{cluster}"
+    store.write([told(cluster, "host", name, "s1", 0)], f"{cluster}-0")
+    store.write([told(cluster, "guest", name, "s9", 1, Side.GUEST)], f"{cluster}-1")
+    assert store.changes(question(cluster)) == ()
+
+
+def test_pools_count_what_is_there_now(store: ClickHouseStore, cluster: str) -> None:
+    def put(machine: str, name: str, second: int, driver: str, vbios: str | None) -> None:
+        texts: dict[str, Value] = {"gpu_name": "H200", **({"gpu_vbios_version": vbios} if vbios else {})}
+        of_gpu = told(cluster, machine, name, "s", second, texts=texts)
+        at = T0 + second * NANOS
+        of_machine = Sample(
+            view=None, reader="nvml", lane=Lane.STATIC, measured_at=at, values={"nvidia_driver_version": driver}
+        )
+        store.write([of_gpu], f"{cluster}-{machine}-{name}-{second}")
+        store.write(
+            [accept(cluster, machine, [of_machine], received_at=at, reported_at=at, seq=second + 100)],
+            f"{cluster}-{machine}-{name}-{second}-driver",
+        )
+
+    put("m-a", "GPU-1", 0, "570.1", "96.00")
+    put("m-a", "GPU-2", 1, "580.1", "96.00")  # the driver was upgraded
+    put("m-b", "GPU-3", 2, "580.1", "96.01")
+    put("m-c", "GPU-4", 3, "580.1", None)
+    put("m-d", "GPU-5", 4, "580.1", "96.00")
+    put("m-d", "GPU-6", 4 + 3_000, "580.1", "96.00")  # GPU-5 is not there any more
+
+    def pool(vbios: str | None, gpus: int, machines: int) -> GpuPool:
+        return GpuPool(
+            cluster=cluster, side="host", name="H200", driver="580.1", vbios=vbios, gpus=gpus, machines=machines
+        )
+
+    assert set(store.pools(cluster)) == {pool("96.00", 3, 2), pool("96.01", 1, 1), pool(None, 1, 1)}
+    assert store.pools("nobody") == ()
+    assert set(store.pools(cluster)) <= set(store.pools())
