@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpufleet.codecs.prometheus_text.parser import TextParser
-from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
-from gpufleet.dialects.reading import convert
-from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue import CATALOGUE
 from tests.e2e.conftest import Way
+from tests.support.l40s import PAGE, expected
 from tests.support.processes import Gpufleet, free_port
 from tests.support.waiting import wait_until
-
-PAGE = (Path(__file__).parents[1] / "data" / "exposition" / "dcgm-exporter-l40s-vm.txt").read_bytes()
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -96,19 +90,6 @@ scrape_configs:
         "-remoteWrite.flushInterval=200ms",
         f"-httpListenAddr=127.0.0.1:{free_port()}",
     ]
-
-
-def expected() -> dict[tuple[str, str], object]:
-    """Return (UUID, metric) to value as the page has it, read by the dialect's own table."""
-    page = TextParser().parse(PAGE)
-    found: dict[tuple[str, str], object] = {}
-    for series, value in zip(page.series, page.values, strict=True):
-        family = DCGM_EXPORTER.families.get(series.name)
-        if family is None or family.unread or CATALOGUE[family.metric].dims:
-            continue
-        told = convert(family, CATALOGUE[family.metric], value)
-        found[series.labels["UUID"], family.metric] = None if isinstance(told, Absent) else told
-    return found
 
 
 @pytest.mark.parametrize("writer", [prometheus, vmagent])

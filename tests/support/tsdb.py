@@ -104,15 +104,15 @@ def victoria(program: Path, folder: Path, port: int | None = None) -> Iterator[T
 
 
 @contextlib.contextmanager
-def vmagent(program: Path, folder: Path, target: str, to: Tsdb) -> Iterator[None]:
-    """Run a vmagent that scrapes `target` every second and writes to a database."""
+def vmagent(program: Path, folder: Path, target: str, to: Tsdb, query: str = "") -> Iterator[None]:
+    """Run a vmagent that scrapes `target` every second and writes to a database, or a hub."""
     port = free_port()
     folder.mkdir(parents=True)
     (folder / "scrape.yml").write_text(SCRAPE.format(target=target))
     command = [
         str(program),
         f"-promscrape.config={folder}/scrape.yml",
-        f"-remoteWrite.url={to.write_url}",
+        f"-remoteWrite.url={to.write_url}{query}",
         f"-remoteWrite.tmpDataPath={folder}/data",
         "-remoteWrite.flushInterval=1s",
         f"-httpListenAddr=127.0.0.1:{port}",
