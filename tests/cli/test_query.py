@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpufleet.cli.fetch import get
 from gpufleet.codecs.batch import encode
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import to_datetime
@@ -260,3 +261,48 @@ async def test_the_fleet_and_a_machine_from_the_shell(site: Site) -> None:
     assert "1 retired" in out
     code, out, _ = await run("machine", "get", "m-none", *hub)
     assert (code, out) == (1, "")
+
+
+async def test_what_moved_from_the_shell(site: Site) -> None:
+    hub = ("--hub", site.hub.url)
+    for seq, slot in ((4, "0000:1b:00.0"), (5, "0000:2b:00.0")):
+        sample = gpu_sample(gpu_view(0), now(), gpu_power_watts=1.0, gpu_pci_address=slot)
+        await site.post(encode(make_batch(seq, now(), samples=(sample,))))
+    code, out, _ = await run("query", "changes", "--kind", "moved", *hub)
+    assert code == 0
+    assert re.search(r"moved +node-a +0000:2b:00.0 +gpu/GPU-0 +m-\S+ 0000:1b:00.0", out), out
+    assert "no changes" in (await run("query", "changes", "--kind", "replaced", *hub))[1]
+    assert "no GPUs" in (await run("query", "pools", *hub))[1]
+
+
+async def test_a_refused_statement_from_the_shell(site: Site) -> None:
+    code, out, err = await run("query", "sql", "SELECT 1", "--hub", site.hub.url)
+    assert (code, out) == (1, "")
+    assert "answers 400" in err
+    assert "a store in memory has no SQL" in err
+
+
+class _Paged(http.server.BaseHTTPRequestHandler):
+    """A list of three pages of two."""
+
+    def do_GET(self) -> None:
+        page = int(self.path.partition("cursor=")[2] or 0)
+        content = json.dumps([2 * page, 2 * page + 1]).encode()
+        self.send_response(200)
+        if page < 2:
+            self.send_header("Link", f'</v1/list?cursor={page + 1}>; rel="next"')
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it
+        return
+
+
+def test_a_list_in_pages_is_fetched_whole_unless_it_is_limited() -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Paged) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert json.loads(get(url, "/v1/list")) == [0, 1, 2, 3, 4, 5]
+        assert json.loads(get(url, "/v1/list?limit=2")) == [0, 1]
+        server.shutdown()

@@ -25,6 +25,7 @@ from gpufleet.model.answer import (
     SeriesAnswer,
 )
 from gpufleet.model.fleet import FleetAnswer
+from gpufleet.model.inventory import ChangeKind, GpuChangePage, GpuPool
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -78,6 +79,37 @@ def gpus(
     """Every GPU, MIG device and vGPU instance, as each side sees it."""
     wanted = {"cluster": cluster, "machine": machine}
     ask_pages(hub, "/v1/gpus", wanted, GpuPage, "gpus", json, Access(token_file, ca))
+
+
+@query_app.command()
+def changes(
+    hub: HubUrl = HUB_URL,
+    cluster: Cluster = None,
+    machine: Annotated[str | None, typer.Option(metavar="ID", help="Only of this machine, by id or name.")] = None,
+    kind: Annotated[ChangeKind | None, typer.Option(help="Only of this kind.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: the beginning].")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, excluded [default: now].")] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Most changes.")] = 100,
+    json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+) -> None:
+    """GPUs that moved to another machine or slot, and slots that hold another GPU. The newest first."""
+    wanted = {"cluster": cluster, "machine": machine, "kind": None if kind is None else kind.value}
+    asked = {**wanted, "since": since, "until": until, "limit": str(limit)}
+    ask(hub, "/v1/gpus/changes", asked, GpuChangePage, "changes", json, Access(token_file, ca))
+
+
+@query_app.command()
+def pools(
+    hub: HubUrl = HUB_URL,
+    cluster: Cluster = None,
+    json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+) -> None:
+    """How many GPUs are alike in name, driver and VBIOS."""
+    ask(hub, "/v1/gpus/pools", {"cluster": cluster}, tuple[GpuPool, ...], "pools", json, Access(token_file, ca))
 
 
 @query_app.command()

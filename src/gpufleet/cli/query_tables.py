@@ -23,6 +23,7 @@ from gpufleet.model.answer import (
 )
 from gpufleet.model.event import EventReport
 from gpufleet.model.fleet import FleetAnswer
+from gpufleet.model.inventory import GpuChangePage, GpuPool
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.model.reading import Reading
@@ -109,6 +110,40 @@ def nodes(page: NodePage) -> list[Table | str]:
     ]
     table = _table(("node", "id", "cluster", "GPUs reporting", "heard", "conflict or last error"), rows, "nodes")
     return [table, *_coverage(page.coverage)]
+
+
+def changes(found: GpuChangePage) -> list[Table | str]:
+    """One row a change."""
+    rows = [
+        (
+            f"{one.at:%Y-%m-%d %H:%M:%S}",
+            one.kind.value,
+            one.node or one.machine,
+            one.pci_address,
+            one.device,
+            one.before_device or f"{one.before_machine} {one.before_pci_address}",
+        )
+        for one in found.items
+    ]
+    table = _table(("at (UTC)", "kind", "machine", "slot", "device", "before"), rows, "changes")
+    return [table, *(["there are more: raise --limit, or ask about less time"] if found.next is not None else [])]
+
+
+def pools(found: Sequence[GpuPool]) -> list[Table | str]:
+    """One row for GPUs that are alike."""
+    rows = [
+        (
+            one.cluster,
+            one.name or "not told",
+            one.side,
+            one.driver or "not told",
+            one.vbios or "not told",
+            str(one.gpus),
+            str(one.machines),
+        )
+        for one in found
+    ]
+    return [_table(("cluster", "GPU", "seen by", "driver", "VBIOS", "GPUs", "machines"), rows, "GPUs")]
 
 
 def sql(found: SqlAnswer) -> list[Table | str]:

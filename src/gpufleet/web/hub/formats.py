@@ -60,6 +60,9 @@ class Answered(Response[T], Generic[T]):
         if listed is not None and media_type != JSON:
             write = functools.partial(_write, media_type, *listed)
             return _Tagged(lambda: asyncio.to_thread(write), self.headers, media_type, request)
+        if isinstance(self.content, SqlAnswer):  # it may be large
+            encode = functools.partial(msgspec.json.encode, self.content)
+            return _Tagged(lambda: asyncio.to_thread(encode), self.headers, JSON, request)
         response = super().to_asgi_response(app, request, **more)
         return _Tagged(response, dict(response.headers), media_type, request) if request.method == "GET" else response
 
