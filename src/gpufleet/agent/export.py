@@ -70,7 +70,7 @@ class Export:
             if events:
                 self._source.tell(snapshot, events)
             await in_slices(self._source.offer(snapshot, stats))
-        except Exception as error:  # one catch point of an export's own work, `_take` is the other
+        except Exception as error:  # broad: any defect of one export must not end the agent's round, which others share
             self._failed("gathering", error)
             log.debug("export %s: defect", self.name, exc_info=True)
         else:
@@ -100,7 +100,7 @@ class Export:
                 body = await asyncio.to_thread(draft.encode)
                 self._draft = None
                 self._outlet.put(Parcel(body, draft.points))
-        except Exception as error:
+        except Exception as error:  # broad: a defect in one body is told, and the next one is written all the same
             self._draft = None
             self._failed("writing", error)
             log.debug("export %s: defect", self.name, exc_info=True)

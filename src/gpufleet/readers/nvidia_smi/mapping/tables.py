@@ -117,16 +117,10 @@ def _thresholds() -> Iterator[Place]:
         ("memory_max", "gpu_temp_max_mem", "memory_max_operating"),
         ("gpu_max", "gpu_temp_max_gpu", "gpu_max_operating"),
     ):
-        paths = (f"temperature/{xml}_threshold", f"temperature/{text}_temp")
-        yield Place("gpu_temperature_threshold_celsius", (label,), (), paths)
-    for label, xml, text in (
-        ("shutdown", "gpu_temp_max", "gpu_shutdown"),
-        ("slowdown", "gpu_temp_slow", "gpu_slowdown"),
-        ("memory_max", "gpu_temp_max_mem", "memory_max_operating"),
-        ("gpu_max", "gpu_temp_max_gpu", "gpu_max_operating"),
-    ):
-        paths = (f"temperature/{xml}_tlimit_threshold", f"temperature/{text}_t_limit_temp")
-        yield Place("gpu_temperature_margin_threshold_celsius", (label,), (), paths)
+        degrees = (f"temperature/{xml}_threshold", f"temperature/{text}_temp")
+        yield Place("gpu_temperature_threshold_celsius", (label,), (), degrees)
+        margins = (f"temperature/{xml}_tlimit_threshold", f"temperature/{text}_t_limit_temp")
+        yield Place("gpu_temperature_margin_threshold_celsius", (label,), (), margins)
 
 
 TABLES: dict[str, tuple[Place, ...]] = {
