@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Thread
@@ -209,6 +211,31 @@ def test_nobody_there_is_a_failure_with_its_words(tmp_path: Path) -> None:
     address = f"unix://{tmp_path}/none"
     pages = StreamPages(dialer_of(address), where=address, timeout_seconds=1)
     assert str(tmp_path) in str(refused(ExporterReader("x", pages, FakeClock())))
+
+
+async def test_a_failure_that_is_kept_keeps_no_page() -> None:
+    class Page:
+        pass
+
+    pages: list[weakref.ref[Page]] = []
+
+    class Endless:
+        where = "unix:///endless"
+
+        async def fetch(self) -> Answer:
+            page = Page()
+            pages.append(weakref.ref(page))
+            raise ChannelError("more than there may be", ChannelProblem.TOO_LARGE)
+
+    reader = ExporterReader("x", Endless(), FakeClock())
+    gc.disable()
+    try:
+        for lane in (Lane.FAST, Lane.SLOW):  # the second hears of the first one's page
+            with contextlib.suppress(ReaderError):
+                await reader.read(lane)
+        assert [page() for page in pages] == [None]
+    finally:
+        gc.enable()
 
 
 def test_an_exporter_that_hangs_is_a_timeout(tmp_path: Path) -> None:

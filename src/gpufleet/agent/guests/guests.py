@@ -94,11 +94,20 @@ class Guests:
     async def _keep_looking(self, source: Source) -> None:
         first = True
         while True:
-            self._listings[source.name] = await source.look()
+            self._listings[source.name] = await self._look(source)
             async with self._following:
                 await self._follow(first=first)
             first = False
             await asyncio.sleep(source.every_seconds)
+
+    async def _look(self, source: Source) -> Listing:
+        try:
+            return await source.look()
+        except Exception:  # the one catch point: a defect of a source costs what it has to tell, and nothing that runs
+            log.exception("the %s: a defect in looking for virtual machines", source.name)
+            before = self._listings.get(source.name, _NOTHING)
+            words = f"{source.name}: a defect in looking for virtual machines; the log has more"
+            return Listing(before.guests, {source.name: words})
 
     async def _follow(self, *, first: bool) -> None:
         """Begin with those that came, and end with those that went or are described anew."""
