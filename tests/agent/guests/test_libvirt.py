@@ -25,7 +25,7 @@ from tests.vm.machine import environment
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 UID = "5a1c3f0e-8f5b-4d0a-9d5e-3c1f4a2b6d70"
-GPU, VF, NIC, UNKNOWN = "0x3b", "0x3c", "0x5e", "0x99"
+GPU, VF, NIC, OTHER, UNKNOWN = "0x3b", "0x3c", "0x5e", "0x60", "0x99"
 VGPU = "c2177883-f1bb-47f0-914d-32a22e3a8804"
 
 
@@ -61,7 +61,12 @@ def libvirt() -> Iterator[Libvirt]:
 @pytest.fixture
 def host(tmp_path: Path) -> Path:
     """What this host's kernel says of its devices."""
-    for bus, vendor, kind in ((GPU, 0x10DE, 0x030200), (VF, 0x10DE, 0x030200), (NIC, 0x15B3, 0x020000)):
+    for bus, vendor, kind in (
+        (GPU, 0x10DE, 0x030200),
+        (VF, 0x10DE, 0x030200),
+        (NIC, 0x15B3, 0x020000),
+        (OTHER, 0x1002, 0x030000),
+    ):
         folder = tmp_path / "sys/bus/pci/devices" / f"0000:{bus[2:]}:00.0"
         folder.mkdir(parents=True)
         (folder / "vendor").write_text(f"0x{vendor:04x}\n")
@@ -88,7 +93,7 @@ async def test_domains_with_gpus_are_found_with_their_ways(libvirt: Libvirt, hos
         libvirt,
         host,
         domain(1, pci(GPU) + pci(VF) + MDEV + pci(NIC) + VSOCK + agents),
-        domain(2, pci(NIC) + VSOCK),
+        domain(2, pci(NIC) + pci(OTHER) + VSOCK),
         domain(3, MDEV),
         domain(4, pci(UNKNOWN)),
     )
@@ -131,8 +136,9 @@ async def test_it_is_left_in_peace(libvirt: Libvirt, host: Path) -> None:
     before = libvirt.log().count("End of file")
     for _ in range(2):  # the end of the first connection is dealt with before the second is
         await look(libvirt, host, domain(1, MDEV))
-    assert libvirt.log().count("End of file") == before
-    refused = await source(libvirt, host, "no-such:///session").look()
+    refused = await source(libvirt, host, "no-such:///left-in-peace").look()
+    wait_until(lambda: "no-such:///left-in-peace" in libvirt.log(), what="the refusal to be logged")
+    assert libvirt.log().partition("no-such:///left-in-peace")[0].count("End of file") == before
     assert "no connection driver available" in refused.problems[str(libvirt.socket)]
 
 
