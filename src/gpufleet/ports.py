@@ -12,7 +12,7 @@ Rooms are written against these Protocols; `wiring` decides who stands behind ea
 """
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -27,7 +27,7 @@ from gpufleet.model.inventory import ChangeQuestion, GpuPool, StoredChange, Stor
 from gpufleet.model.ledger import FlushIntent, Held, MachineMark, MachineMatch, SenderState, SequenceKey
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Value
+from gpufleet.model.retention import Retention
 from gpufleet.model.round import Round as Round
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.sql import Selected, SqlViewRecord
@@ -37,11 +37,14 @@ from gpufleet.model.stored import (
     EventQuestion,
     KnownGpus,
     ProcessQuestion,
+    RolledHour,
     Standing,
     StoredEvent,
     StoredProcesses,
     StoredSample,
+    StoredSeries,
 )
+from gpufleet.model.usage import Stretch, Worked
 
 
 class Clock(Protocol):
@@ -229,8 +232,11 @@ class Store(Protocol):
     Every method raises StoreError when the store refuses or cannot be reached.
     """
 
-    def migrate(self) -> None:
-        """Bring the schema to this build's version, forward only; called once before anything else."""
+    def migrate(self, retention: Retention | None = None) -> None:
+        """Bring the schema to this build's version, forward only; called once before anything else.
+
+        Rows go by `retention`; None leaves that as it is.
+        """
         ...
 
     def write(self, accepted: Sequence[Accepted], token: str, *, begun: bool = False) -> None:
@@ -296,11 +302,33 @@ class Store(Protocol):
         end: int,
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
-    ) -> dict[tuple[str | None, str], list[tuple[int, Value]]]:
+    ) -> StoredSeries:
         """Return (view key, metric) to (start of step, value) for steps in which something was measured that way.
 
         Times in nanoseconds, `end` excluded. A gauge gives the mean of its step, a counter its last
-        value, a state the last. Metrics without dimensions only.
+        value, a state the last. Metrics without dimensions only. Long spans may be answered from minutes and hours.
+        """
+        ...
+
+    def worked(self, stretches: Sequence[Stretch]) -> Sequence[Worked]:
+        """Return what is known of a device within each stretch, as `docs/usage.md` says.
+
+        Of several who tell of one device at once, one is taken for each hour: who knows most of it.
+        """
+        ...
+
+    def roll_up(self, now: int, stopped: Callable[[], bool] = ...) -> RolledHour | None:
+        """Make the minutes and hours of the oldest hour that should be: one that is over, and quiet.
+
+        An hour that something is written to after it was made is made again. Again and again is what it takes; what was
+        begun and did not come to its end counts for nothing.
+
+        Args:
+            now: nanoseconds since 1970.
+            stopped: asked now and then; once it is true the hour is left as it was.
+
+        Returns:
+            None where no hour should be made.
         """
         ...
 

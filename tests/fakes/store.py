@@ -10,6 +10,7 @@ from gpufleet.model.errors import SqlError, StoreError
 from gpufleet.model.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample, Value
+from gpufleet.model.retention import Resolution, Retention
 from gpufleet.model.sql import Selected, SqlViewRecord
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import (
@@ -18,11 +19,14 @@ from gpufleet.model.stored import (
     EventSpan,
     KnownGpus,
     ProcessQuestion,
+    RolledHour,
     Standing,
     StoredEvent,
     StoredProcesses,
     StoredSample,
+    StoredSeries,
 )
+from gpufleet.model.usage import Stretch, Worked
 from gpufleet.model.view import ViewKind
 
 
@@ -45,7 +49,13 @@ class MemoryStore:
         self.closed = False
         self._lock = threading.Lock()
 
-    def migrate(self) -> None: ...
+    def migrate(self, retention: Retention | None = None) -> None: ...
+
+    def worked(self, stretches: Sequence[Stretch]) -> list[Worked]:
+        return [Worked() for _ in stretches]
+
+    def roll_up(self, now: int, stopped: Callable[[], bool] = lambda: False) -> RolledHour | None:
+        return None
 
     def write(self, accepted: Sequence[Accepted], token: str, *, begun: bool = False) -> None:
         with self._lock:
@@ -303,7 +313,7 @@ class MemoryStore:
         end: int,
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
-    ) -> dict[tuple[str | None, str], list[tuple[int, Value]]]:
+    ) -> StoredSeries:
         points: dict[tuple[str | None, str], dict[int, Value]] = {}
         for stored in self._samples(cluster, machine):
             if stored.sample.provenance is not provenance:
@@ -314,7 +324,9 @@ class MemoryStore:
                 if start <= at < end and isinstance(value, int | float | str):
                     bucket = start + (at - start) // step * step
                     points.setdefault((_key(stored.sample)[0], metric), {})[bucket] = value
-        return {key: sorted(found.items()) for key, found in points.items()}
+        return StoredSeries(
+            points={key: sorted(found.items()) for key, found in points.items()}, resolution=Resolution.RAW
+        )
 
     def select(self, statement: str) -> Selected:
         raise SqlError("a store in memory has no SQL")

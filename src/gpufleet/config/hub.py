@@ -13,6 +13,7 @@ from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.pull import ClusterId, DiscoveryConfig, FederationConfig
 from gpufleet.config.tls import TlsConfig, check_exposure
+from gpufleet.model.retention import Retention
 
 ENV_PREFIX = "GPUFLEET_HUB_"
 """What environment variables of the hub start with."""
@@ -57,6 +58,37 @@ class FlushConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     interval_seconds: Seconds = 1.0
     max_records: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 5_000
     max_bytes: Bytes = 16 << 20
+
+
+Days = Annotated[int, msgspec.Meta(ge=0, le=36_500)]
+
+
+class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """After how many days rows leave the store, by the time at which they were measured; 0 keeps them for ever.
+
+    Attributes:
+        raw_days: every sample, values with dimensions, lists of processes; at least 2.
+        minute_days: what was made of them by the minute.
+        hour_days: what was made of them by the hour, and what usage is told from.
+    """
+
+    raw_days: Days = 30
+    minute_days: Days = 90
+    hour_days: Days = 1100
+
+    def __post_init__(self) -> None:
+        """Refuse what would leave holes: coarser rows must stay at least as long as finer ones."""
+        if self.raw_days == 1:
+            raise ImpossibleValueError("raw_days", "must be at least 2: hours are made of whole days; or 0, for ever")
+        spans = [days or 36_501 for days in (self.raw_days, self.minute_days, self.hour_days)]
+        for name, finer, own in zip(("minute_days", "hour_days"), spans, spans[1:], strict=False):
+            if own < finer:
+                raise ImpossibleValueError(name, "must not be less than that of what is finer")
+
+    @property
+    def kept(self) -> Retention:
+        """As the store takes it."""
+        return Retention(raw_days=self.raw_days, minute_days=self.minute_days, hour_days=self.hour_days)
 
 
 class RelayConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,7 +167,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         exporter: machines without an agent that are read through an exporter of theirs, each a table `[[exporter]]`.
         discovery: machines without an agent that stand in files of targets, each a table `[[discovery]]`.
         federation: Prometheus servers of clusters that are asked for what they have, each a table `[[federation]]`.
-        tls, ingest, flush, relay, forward: see there.
+        tls, ingest, flush, retention, relay, forward: see there.
     """
 
     listen: str = "127.0.0.1:8470"
@@ -150,6 +182,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     tls: TlsConfig = TlsConfig()
     ingest: IngestConfig = IngestConfig()
     flush: FlushConfig = FlushConfig()
+    retention: RetentionConfig = RetentionConfig()
     relay: RelayConfig = RelayConfig()
     forward: ForwardConfig = ForwardConfig()
     netdata: Annotated[tuple[NetdataHost, ...], msgspec.Meta(max_length=1000)] = ()

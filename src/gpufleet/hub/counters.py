@@ -22,6 +22,8 @@ class Counters:
         unknown_metrics, invalid_values: what normalising found, by metric name; see `bounded`.
         future_rows: rows dropped because they say that they were measured in the future.
         repeated_rows: rows dropped because their batch had another of the same subject and instant.
+        rolled_hours, rolled_again: hours made, and those of them that had been made before, for something came late.
+        rollup_failures: attempts to make one that failed.
         last_flush_at: nanoseconds since 1970 of the last flush that succeeded, 0 before.
         last_flush_seconds: how long it took.
     """
@@ -46,6 +48,9 @@ class Counters:
         self.invalid_values: Counter[str] = Counter()
         self.future_rows = 0
         self.repeated_rows = 0
+        self.rolled_hours = 0
+        self.rolled_again = 0
+        self.rollup_failures = 0
         self.last_flush_at = 0
         self.last_flush_seconds = 0.0
 

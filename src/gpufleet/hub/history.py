@@ -1,6 +1,6 @@
 """An allocation's values over time: whose, within its own time, with a hole wherever nothing was measured. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -12,6 +12,8 @@ from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
+from gpufleet.model.retention import Resolution
+from gpufleet.model.stored import StoredSeries
 from gpufleet.model.time import NANOS, to_datetime, to_ns
 
 MAX_POINTS = 11_000
@@ -22,9 +24,6 @@ LATEST = 2**63 - 1
 
 MAX_METRICS = 20
 """Metrics that one question may ask for."""
-
-Points = Mapping[tuple[str | None, str], Sequence[tuple[int, Value]]]
-"""What a store's `series` returns."""
 
 
 class QuestionError(GpufleetError):
@@ -98,7 +97,7 @@ def within(allocation: Allocation, asked: Window) -> Window | None:
 def series_answer(
     allocation: Allocation,
     machine: MachineRecord,
-    points: Points,
+    stored: StoredSeries,
     asked: Window,
     *,
     listed: AbstractSet[str] | None,
@@ -113,10 +112,10 @@ def series_answer(
             unit=CATALOGUE[name].unit,
             points=_filled(found, asked),
         )
-        for (view, name), found in sorted(points.items(), key=lambda item: (item[0][1], item[0][0] or ""))
+        for (view, name), found in sorted(stored.points.items(), key=lambda item: (item[0][1], item[0][0] or ""))
         if view is None or listed is None or f"{prefix}/{view}" in listed
     )
-    return _answer(allocation, asked, source, None, "", series)
+    return _answer(allocation, asked, source, None, "", series, stored.resolution)
 
 
 def no_series(allocation: Allocation, reason: Reason, detail: str, asked: Window) -> SeriesAnswer:
@@ -136,6 +135,7 @@ def _answer(
     reason: Reason | None,
     detail: str,
     series: tuple[Series, ...],
+    resolution: Resolution | None = None,
 ) -> SeriesAnswer:
     return SeriesAnswer(
         allocation=allocation,
@@ -145,5 +145,6 @@ def _answer(
         start=to_datetime(asked.start),
         end=to_datetime(asked.end),
         step_seconds=asked.step / NANOS,
+        resolution=resolution,
         series=series,
     )

@@ -11,6 +11,7 @@ from gpufleet.model.liveness import Expected, Liveness
 from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimReading, Reading, Value
+from gpufleet.model.retention import Resolution
 from gpufleet.model.snapshot import Aggregate, ProcessReport
 from gpufleet.model.view import Side, ViewKind
 
@@ -88,7 +89,10 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of `GET /v1/allocations/{id}/series`; source, reason and detail as in the metrics answer."""
+    """The answer of `GET /v1/allocations/{id}/series`; source, reason and detail as in the metrics answer.
+
+    `resolution` is that of the coarsest which it was made of; None where there is nothing in it.
+    """
 
     allocation: Allocation
     source: Provenance
@@ -97,6 +101,7 @@ class SeriesAnswer(msgspec.Struct, frozen=True, kw_only=True):
     start: dt.datetime
     end: dt.datetime
     step_seconds: float
+    resolution: Resolution | None
     series: tuple[Series, ...]
 
 

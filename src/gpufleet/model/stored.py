@@ -4,7 +4,8 @@ import msgspec
 
 from gpufleet.model.process import Process
 from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.retention import Resolution
 from gpufleet.model.wire import WireBatch
 
 
@@ -154,3 +155,31 @@ class StoredProcesses(msgspec.Struct, frozen=True, kw_only=True):
     received_at: int
     total: int
     processes: tuple[Process, ...]
+
+
+class RolledHour(msgspec.Struct, frozen=True, kw_only=True):
+    """An hour that minutes and hours were made of.
+
+    Attributes:
+        start: nanoseconds since 1970.
+        machines: that had something measured in it or close by.
+        seconds: how long it took.
+        again: whether it had been made before: something that was measured in it came later.
+    """
+
+    start: int
+    machines: int
+    seconds: float
+    again: bool
+
+
+class StoredSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """Values over time.
+
+    Attributes:
+        points: (view key, metric) to (start of step, value).
+        resolution: the coarsest of what it was made of.
+    """
+
+    points: dict[tuple[str | None, str], list[tuple[int, Value]]]
+    resolution: Resolution

@@ -33,6 +33,7 @@ from gpufleet.hub.pressure import Pressure
 from gpufleet.hub.pulled.standing import Standings
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.queries import Queries
+from gpufleet.hub.rolling import rolling
 from gpufleet.hub.status import HubStatus
 from gpufleet.hub.unpacked import Unpacked
 from gpufleet.hub.wal import Wal
@@ -264,6 +265,7 @@ async def running_hub(
                         states=parts.senders,
                     ),
                 ),
+                rolling(parts.store, parts.counters, clock),
                 serve(
                     app,
                     host,
@@ -312,7 +314,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
     registry.register_clusters(config.clusters, clock.now_ns())
     store = open_at(config.store_dsn)
     stack.callback(store.close)
-    store.migrate()
+    store.migrate(config.retention.kept)
     counters = Counters()
     ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)
     senders = {(one.cluster, one.sender): one for one in registry.senders()}

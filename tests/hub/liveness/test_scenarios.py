@@ -237,7 +237,9 @@ async def test_a_day_of_backlog_closes_its_gap_and_moves_the_watermark(hub: HubI
     assert (sender.missing, sender.complete_up_to) == (0, to_datetime(hub.clock.now_ns()))
     assert sender.liveness.partial == ()
     (machine,) = hub.registry.machine_marks()
-    points = hub.store.series("local", machine.id, ["gpu_power_watts"], cut - 1, hub.clock.now_ns() + 1, 3600 * 10**9)
+    points = hub.store.series(
+        "local", machine.id, ["gpu_power_watts"], cut - 1, hub.clock.now_ns() + 1, 3600 * 10**9
+    ).points
     assert len(points["gpu/GPU-0", "gpu_power_watts"]) == 25  # each at its own time
 
 

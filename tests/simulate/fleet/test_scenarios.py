@@ -146,7 +146,7 @@ async def test_backfill_is_live_at_once_and_nothing_stays_missing(plays: Play) -
     end = plays.hub.clock.now_ns()
     points = plays.hub.store.series("sim-1", machine.id, ["gpu_power_watts"], plays.start - 1, end, 30 * NANOS)
     gpu = plays.fleet.node(1, 1).gpus[0]
-    assert len(points[gpu.view.key, "gpu_power_watts"]) == 1080 // 30
+    assert len(points.points[gpu.view.key, "gpu_power_watts"]) == 1080 // 30
 
 
 @fault("agent-restart@+2m/20s:c1/n1,node-reboot@+3m/60s:c1/n2")

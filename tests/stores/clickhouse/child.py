@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +19,12 @@ from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.client import Handles, connector, parse_dsn
 from gpufleet.stores.clickhouse.migrate import migrate
-from gpufleet.stores.clickhouse.schema import tables
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, every_table
+from gpufleet.stores.clickhouse.schema import MIGRATIONS, render_create, tables
 from tests.support.accepted import accept
 
 VERSION_1 = Path(__file__).parent / "golden" / "version1.sql"
+VERSION_2 = VERSION_1.with_name("version2.sql")
 T0 = 1_700_000_000_000_000_000
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
 
@@ -53,7 +56,7 @@ def write_until_killed(folder: str) -> None:
 
 def points(store: ClickHouseStore) -> list[float]:
     found = store.series("c", "m", ["gpu_power_watts"], T0, T0 + 10_000, 1)
-    return [float(value) for _, value in found.get((GPU.key, "gpu_power_watts"), [])]
+    return [float(value) for _, value in found.points.get((GPU.key, "gpu_power_watts"), [])]
 
 
 def read(folder: str) -> None:
@@ -84,7 +87,9 @@ def upgrade(folder: str) -> None:
     older = [metric for metric in CORE_METRICS if metric is not CATALOGUE["gpu_power_watts"]]
     dsn = parse_dsn(f"chdb://{folder}")
     handles = Handles(dsn, connector(dsn))
-    migrate(handles.writer, tables(older), dsn.engine)
+    for table in (MIGRATIONS, *tables(older)):
+        handles.writer.command(render_create(table))
+    handles.writer.command("INSERT INTO schema_migrations VALUES (2, 5, now(), ['all of it'])")
     handles.writer.command(
         "INSERT INTO latest (cluster, machine, reader, lane, provenance, measured_at, received_at, host_load_1m) "
         "VALUES ('c', 'm', 'host', 'fast', 'host_local_probe', 1, 1, 0.5)"
@@ -95,7 +100,7 @@ def upgrade(folder: str) -> None:
     say([stored.sample.values for stored in store.latest("c", "m")])
     store.close()
     handles = Handles(dsn, connector(dsn))
-    say(migrate(handles.writer, tables(), dsn.engine))
+    say(migrate(handles.writer, every_table(), dsn.engine))
     say(handles.writer.query("SELECT length(statements) FROM schema_migrations ORDER BY applied_at").result_columns[0])
     handles.writer.command("INSERT INTO schema_migrations VALUES (1000, 1000, now(), [])")
     handles.close()
@@ -129,9 +134,33 @@ def upgrade_version_1(folder: str) -> None:
     handles = Handles(dsn, connector(dsn))
     told = "SELECT name FROM system.tables WHERE engine_full LIKE '%min_parts_to_merge_at_once = 8%' ORDER BY name"
     say([name for (name,) in handles.writer.query(told).result_rows])
-    say(migrate(handles.writer, tables(), dsn.engine))
+    say(migrate(handles.writer, every_table(), dsn.engine))
     say(handles.writer.query("SELECT max(version) FROM schema_migrations").result_rows[0][0])
     handles.close()
+
+
+def upgrade_version_2(folder: str) -> None:
+    """A folder of schema version 2, which had no minutes and hours, with samples of two hours in it."""
+    dsn = parse_dsn(f"chdb://{folder}")
+    handles = Handles(dsn, connector(dsn))
+    for statement in VERSION_2.read_text().split(";\n"):
+        if statement.strip():
+            handles.writer.command(statement)
+    handles.writer.command(render_create(MIGRATIONS))
+    handles.writer.command("INSERT INTO schema_migrations VALUES (2, 6, now(), ['all of it'])")
+    handles.writer.command(
+        "INSERT INTO samples (cluster, machine, reader, lane, provenance, measured_at, received_at, host_load_1m) "
+        "SELECT 'c', 'm', 'host', 'fast', 'host_local_probe', fromUnixTimestamp64Nano(toInt64(number * 1800e9 + "
+        f"{T0 // HOUR_NS * HOUR_NS})), now(), number FROM numbers(4)"
+    )
+    handles.close()
+    store = opened(folder)
+    rolled = iter(lambda: store.roll_up(time.time_ns() + 2 * HOUR_NS), None)
+    say([(hour.start - T0 // HOUR_NS * HOUR_NS) // HOUR_NS for hour in rolled])
+    found = store.series("c", "m", ["host_load_1m"], T0 // HOUR_NS * HOUR_NS, T0 + 10 * HOUR_NS, HOUR_NS)
+    say([found.resolution, *(value for _, value in found.points[None, "host_load_1m"])])
+    say(store.schema_version())
+    store.close()
 
 
 def fork(folder: str) -> None:
@@ -156,7 +185,16 @@ def without_libraries(folder: str) -> None:
 
 CHILDREN: dict[str, Callable[[str], None]] = {
     child.__name__: child
-    for child in (write_until_killed, read, try_to_open, upgrade, upgrade_version_1, fork, without_libraries)
+    for child in (
+        write_until_killed,
+        read,
+        try_to_open,
+        upgrade,
+        upgrade_version_1,
+        upgrade_version_2,
+        fork,
+        without_libraries,
+    )
 }
 
 if __name__ == "__main__":

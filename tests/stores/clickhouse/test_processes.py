@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.sql.views import VIEWS
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -53,8 +54,9 @@ def test_an_older_folder_is_brought_forward_and_a_newer_one_refused(tmp_path: Pa
     latest, changed, history, refusal = run("upgrade", tmp_path / "db")
     assert latest == [{"host_load_1m": 0.5}, {"gpu_power_watts": 1.0, "gpu_name": "name 0"}]
     assert changed == []
-    assert history == [16, 2]  # eleven tables made, five of them told how to merge; then two gained a column
-    assert "schema version 1000, this build knows 2" in refusal
+    # two tables gained a column, seven were made, five told how to merge, and people's views were made
+    assert history == [1, 2 + 7 + 5 + len(VIEWS)]
+    assert "schema version 1000, this build knows 3" in refusal
 
 
 def test_a_folder_of_version_1_is_brought_forward_with_what_is_in_it(tmp_path: Path) -> None:
@@ -62,7 +64,14 @@ def test_a_folder_of_version_1_is_brought_forward_with_what_is_in_it(tmp_path: P
     assert loads == [0.75, 0.5]
     assert told == ["dim_samples", "latest", "processes", "reader_status", "samples"]
     assert changed == []
-    assert version == 2
+    assert version == 3
+
+
+def test_a_folder_of_version_2_has_hours_made_of_what_is_in_it(tmp_path: Path) -> None:
+    hours, found, version = run("upgrade_version_2", tmp_path / "db")
+    assert hours == [0, 1]
+    assert found == ["1h", 0.5, 2.5]
+    assert version == 3
 
 
 def test_a_forked_child_is_refused_at_once(tmp_path: Path) -> None:

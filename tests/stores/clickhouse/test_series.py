@@ -40,7 +40,7 @@ def test_each_kind_is_brought_to_steps_in_its_way(store: ClickHouseStore, cluste
         "gpu_power_watts",
         "gpu_sm_clock_hertz",
     ]
-    assert store.series(cluster, "m", asked, T0, T0 + 3 * STEP, STEP) == {
+    assert store.series(cluster, "m", asked, T0, T0 + 3 * STEP, STEP).points == {
         (GPU.key, "gpu_power_watts"): [(T0, 150.0), (T0 + 2 * STEP, 0.0)],
         (GPU.key, "gpu_ecc_corrected_errors_total"): [(T0, 2**63 + 5)],
         (GPU.key, "gpu_state"): [(T0, "lost")],
@@ -54,7 +54,7 @@ def test_what_arrived_twice_counts_once(store: ClickHouseStore, cluster: str) ->
     low, high = sample(0, {"gpu_power_watts": 100.0}), sample(1, {"gpu_power_watts": 200.0})
     store.write([accept(cluster, "m", [low])], f"{cluster}-a")
     store.write([accept(cluster, "m", [low, high])], f"{cluster}-b")
-    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + STEP, STEP) == {
+    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + STEP, STEP).points == {
         (GPU.key, "gpu_power_watts"): [(T0, 150.0)]
     }
 
@@ -63,7 +63,7 @@ def test_readers_are_not_mixed_into_one_series(store: ClickHouseStore, cluster: 
     nvml = [sample(second, {"gpu_power_watts": 100.0}) for second in (0, 60)]
     other = [sample(1, {"gpu_power_watts": 900.0}, reader="dcgm")]
     store.write([accept(cluster, "m", [*nvml, *other])], f"{cluster}-t")
-    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 2 * STEP, STEP) == {
+    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 2 * STEP, STEP).points == {
         (GPU.key, "gpu_power_watts"): [(T0, 100.0), (T0 + STEP, 100.0)]
     }
 
@@ -73,14 +73,14 @@ def test_who_measured_is_not_mixed_either(store: ClickHouseStore, cluster: str) 
         sample(1, {"gpu_power_watts": 900.0}, reader="exporter"), provenance=Provenance.IMPORTED
     )
     store.write([accept(cluster, "m", [imported])], f"{cluster}-t")
-    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + STEP, STEP) == {}
-    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + STEP, STEP, Provenance.IMPORTED) == {
+    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + STEP, STEP).points == {}
+    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + STEP, STEP, Provenance.IMPORTED).points == {
         (GPU.key, "gpu_power_watts"): [(T0, 900.0)]
     }
 
 
 def test_the_most_points_are_allowed_and_one_more_is_not(store: ClickHouseStore, cluster: str) -> None:
-    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 11_000 * NANOS, NANOS) == {}
+    assert store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 11_000 * NANOS, NANOS).points == {}
     with pytest.raises(StoreError, match=r"11001 steps, the limit is 11000: ask for a step of at least 1\.000 s"):
         store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + 11_001 * NANOS, NANOS)
 

@@ -36,7 +36,7 @@ def rows(store: ClickHouseStore, cluster: str) -> dict[str, int]:
 
 def watts(store: ClickHouseStore, cluster: str) -> list[float]:
     found = store.series(cluster, "m", ["gpu_power_watts"], T0 - DAY, T0 + DAY, DAY // 1000)
-    return [float(value) for points in found.values() for _, value in points]
+    return [float(value) for points in found.points.values() for _, value in points]
 
 
 def test_a_token_without_its_rows_keeps_nothing_out(

@@ -81,7 +81,7 @@ def test_same_token_adds_nothing(store: ClickHouseStore, cluster: str) -> None:
         store.write([batch], f"{cluster}-{token}")
     assert len(store.latest(cluster, "m")) == 1
     points = store.series(cluster, "m", ["gpu_power_watts"], T0, T0 + NANOS, NANOS)
-    assert points == {(GPU.key, "gpu_power_watts"): [(T0, 100.0)]}
+    assert points.points == {(GPU.key, "gpu_power_watts"): [(T0, 100.0)]}
 
 
 def test_an_older_sample_does_not_replace_a_newer_one(store: ClickHouseStore, cluster: str) -> None:
@@ -203,7 +203,7 @@ def test_hostile_names_are_only_names(store: ClickHouseStore, cluster: str) -> N
     assert stored.sample == sample
     assert store.latest(HOSTILE, cluster) == ()
     assert store.readers(named, HOSTILE) == ()
-    assert store.series(HOSTILE, HOSTILE, ["gpu_power_watts"], 0, 1, 1) == {}
+    assert store.series(HOSTILE, HOSTILE, ["gpu_power_watts"], 0, 1, 1).points == {}
 
 
 def test_threads_read_while_one_writes(store: ClickHouseStore, cluster: str) -> None:

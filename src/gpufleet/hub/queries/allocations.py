@@ -179,13 +179,13 @@ class AllocationQueries:
         _, source = answers.host_side(stored, Freshness(self._clock.now_ns(), self._stale_after, ()))
         if source is Provenance.UNAVAILABLE:
             source = Provenance.HOST_LOCAL_PROBE
-        points = self._store.series(machine.cluster, machine.id, metrics, own.start, own.end, own.step, source)
-        return history.series_answer(allocation, machine, points, own, listed=listed, source=source)
+        found = self._store.series(machine.cluster, machine.id, metrics, own.start, own.end, own.step, source)
+        return history.series_answer(allocation, machine, found, own, listed=listed, source=source)
 
     def _guest_series(self, allocation: Allocation, metrics: Sequence[str], own: history.Window) -> SeriesAnswer:
         home = guests.home(allocation, self._whereabouts.guests(allocation.spec.target))
         if home is None:
             return history.no_series(allocation, *answers.NOBODY_ANSWERS[allocation.spec.kind], own)
         inside = Provenance.SLICE_GUEST
-        points = self._store.series(home.cluster, home.id, metrics, own.start, own.end, own.step, inside)
-        return history.series_answer(allocation, home, points, own, listed=None, source=inside)
+        found = self._store.series(home.cluster, home.id, metrics, own.start, own.end, own.step, inside)
+        return history.series_answer(allocation, home, found, own, listed=None, source=inside)

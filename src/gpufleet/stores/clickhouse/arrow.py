@@ -105,6 +105,8 @@ def _type(type_: str) -> Any:
 
     if type_.startswith("DateTime64(9"):
         return pa.timestamp("ns", "UTC")
+    if type_.startswith("DateTime('"):
+        return pa.uint32()
     if type_.startswith("Enum8("):
         return pa.int8()
     if match := _WRAPPED.match(type_):

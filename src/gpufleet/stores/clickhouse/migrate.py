@@ -8,6 +8,7 @@ from gpufleet.model.errors import StoreError
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Handle
 from gpufleet.stores.clickhouse.columns import Columns
+from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS
 from gpufleet.stores.clickhouse.schema import (
     BUSY,
     MERGE_SETTING,
@@ -38,6 +39,16 @@ WHERE database = currentDatabase() AND name IN {names:Array(String)} AND positio
 ORDER BY name
 """
 """Tables whose parts are not merged as they should be; none on a server that is too old to be told."""
+
+
+MARKS_SINCE = 3
+"""The version since which whatever is written marks its hours."""
+
+_MARK_ALL = """
+INSERT INTO touched_hours
+SELECT toStartOfHour(measured_at) AS hour, toUInt64(toUnixTimestamp64Nano(now64(9))) FROM samples GROUP BY hour
+"""
+"""Has the hours made of samples that were written before there were marks."""
 
 
 def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str]:
@@ -75,6 +86,8 @@ def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str
         handle.command(statement)
     statements += _set_merging(handle)
     statements += _set_views(handle)
+    if newest < MARKS_SINCE and TOUCHED_HOURS.name in names:
+        handle.command(_MARK_ALL)
     if statements:
         row: Columns = {
             "version": [SCHEMA_VERSION],

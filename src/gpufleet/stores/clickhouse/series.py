@@ -1,15 +1,22 @@
 """Values of a machine's metrics over time, in steps."""
 
+import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage, ValueType
 from gpufleet.model.errors import StoreError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
+from gpufleet.model.retention import Resolution, Retention
+from gpufleet.model.stored import StoredSeries
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.client import Handle
 from gpufleet.stores.clickhouse.latest import value_of
+from gpufleet.stores.clickhouse.rollup.choosing import Choice, choose
+from gpufleet.stores.clickhouse.rollup.hours import fetch_standings
+from gpufleet.stores.clickhouse.rollup.parts import column
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS
 
 MAX_POINTS = 11_000
 """Most steps a series may have."""
@@ -17,19 +24,23 @@ MAX_POINTS = 11_000
 MAX_ROWS = 2_000_000
 """Most rows a question may come to, over all views and readers."""
 
-Series = dict[tuple[str | None, str], list[tuple[int, Value]]]
+Part = tuple[Value, int]
+"""Of a gauge the sum and the count; of others the last value, and when it was measured."""
 
-_SERIES = """
-SELECT view, reader, intDiv(toUnixTimestamp64Nano(measured_at) - {{start:Int64}}, {{step:Int64}}) AS number,
+_HEAD = """
+SELECT view, reader, intDiv({at} - {{start:Int64}}, {{step:Int64}}) AS number,
     {aggregates}
-FROM samples FINAL
+FROM {table} FINAL
 WHERE cluster = {{cluster:String}} AND machine = {{machine:String}} AND provenance = {{provenance:String}}
-    AND measured_at >= fromUnixTimestamp64Nano({{start:Int64}}, 'UTC')
-    AND measured_at < fromUnixTimestamp64Nano({{end:Int64}}, 'UTC')
+    AND ({spans}){more}
 GROUP BY view, reader, number
 ORDER BY view, reader, number
 SETTINGS do_not_merge_across_partitions_select_final = 1, max_result_rows = {max_rows}
 """
+
+_CURRENT = " AND (toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
+
+_TABLES = {Resolution.MINUTE: "samples_1m", Resolution.HOUR: "samples_1h"}
 
 
 def fetch_series(
@@ -41,7 +52,8 @@ def fetch_series(
     end: int,
     step: int,
     provenance: Provenance,
-) -> Series:
+    retention: Retention,
+) -> StoredSeries:
     """Ask for (view key, metric) to (start of step, value), as `ports.Store.series` says.
 
     A series is of one reader: where several measured the same metric of a view, the one that measured in
@@ -52,26 +64,74 @@ def fetch_series(
     """
     asked = _checked(metrics, start, end, step)
     if not asked:
-        return {}
-    query = _SERIES.format(aggregates=",\n    ".join(map(_aggregate, asked)), max_rows=MAX_ROWS)
+        return StoredSeries(points={}, resolution=Resolution.RAW)
+    standings = fetch_standings(handle, start // HOUR_NS * 3600, -(-end // NANOS))
+    choice = choose(start, end, step, standings, retention, time.time_ns())
     parameters = {
         "cluster": cluster,
         "machine": machine,
         "provenance": provenance.value,
         "start": start,
-        "end": end,
         "step": step,
     }
-    found: dict[tuple[str, str], dict[str, list[tuple[int, Value]]]] = defaultdict(dict)
-    for view, reader, number, *values in handle.query(query, parameters=parameters).result_rows:
-        for metric, value in zip(asked, values, strict=True):
-            if value is not None:
-                points = found[view, metric.name].setdefault(reader, [])
-                points.append((start + number * step, _value(metric, value)))
-    return {
-        (view or None, name): max(sorted(readers.items()), key=lambda item: len(item[1]))[1]
-        for (view, name), readers in found.items()
-    }
+    found: dict[tuple[str, str], dict[str, dict[int, Part]]] = defaultdict(lambda: defaultdict(dict))
+    for query in _queries(choice, asked):
+        for view, reader, number, *parts in handle.query(query, parameters=parameters).result_rows:
+            for metric, value, weight in zip(asked, parts[::2], parts[1::2], strict=True):
+                if value is not None and weight:
+                    steps = found[view, metric.name][reader]
+                    steps[number] = _joined(metric, steps.get(number), (value, weight))
+    return StoredSeries(
+        points={
+            (view or None, name): _points(CATALOGUE[name], readers, start, step)
+            for (view, name), readers in found.items()
+        },
+        resolution=choice.resolution,
+    )
+
+
+def _queries(choice: Choice, asked: Sequence[Metric]) -> Iterator[str]:
+    if choice.raw:
+        yield _HEAD.format(
+            at="toUnixTimestamp64Nano(measured_at)",
+            aggregates=",\n    ".join(map(_of_samples, asked)),
+            table="samples",
+            spans=" OR ".join(f"(measured_at >= {_instant(a)} AND measured_at < {_instant(b)})" for a, b in choice.raw),
+            more="",
+            max_rows=MAX_ROWS,
+        )
+    if choice.rolled:
+        yield _HEAD.format(
+            at=f"toInt64(toUnixTimestamp(at)) * {NANOS}",
+            aggregates=",\n    ".join(map(_of_windows, asked)),
+            table=_TABLES[choice.resolution],
+            spans=" OR ".join(
+                f"(at >= toDateTime({a // NANOS}, 'UTC') AND at < toDateTime({b // NANOS}, 'UTC'))"
+                for a, b in choice.rolled
+            ),
+            more=_CURRENT,
+            max_rows=MAX_ROWS,
+        )
+
+
+def _instant(at: int) -> str:
+    return f"fromUnixTimestamp64Nano(toInt64({at}), 'UTC')"
+
+
+def _joined(metric: Metric, before: Part | None, part: Part) -> Part:
+    """Put together what samples and what windows say of one step."""
+    if before is None:
+        return part
+    if metric.kind is MetricKind.GAUGE:
+        return float(before[0]) + float(part[0]), before[1] + part[1]
+    return max(before, part, key=lambda one: one[1])
+
+
+def _points(
+    metric: Metric, readers: Mapping[str, Mapping[int, Part]], start: int, step: int
+) -> list[tuple[int, Value]]:
+    _, steps = max(sorted(readers.items()), key=lambda item: len(item[1]))
+    return [(start + number * step, _value(metric, part)) for number, part in sorted(steps.items())]
 
 
 def _checked(metrics: Sequence[str], start: int, end: int, step: int) -> list[Metric]:
@@ -97,14 +157,28 @@ def _checked(metrics: Sequence[str], start: int, end: int, step: int) -> list[Me
     return asked
 
 
-def _aggregate(metric: Metric) -> str:
-    column = f"`{metric.name}`"
-    if metric.storage is Storage.TAIL:
-        tail = "tail_float" if metric.type is ValueType.FLOAT else "tail_int"
-        column = f"if(has({tail}_ids, {metric.id}), {tail}_values[indexOf({tail}_ids, {metric.id})], NULL)"
-    return f"avg({column})" if metric.kind is MetricKind.GAUGE else f"argMax({column}, measured_at)"
+def _of_samples(metric: Metric) -> str:
+    cell = column(metric)
+    if metric.kind is MetricKind.GAUGE:
+        return f"sum(toFloat64({cell})), count({cell})"
+    return f"argMax({cell}, measured_at), maxIf(toUnixTimestamp64Nano(measured_at), isNotNull({cell}))"
 
 
-def _value(metric: Metric, value: Value) -> Value:
-    """Return the value as readings carry it: a core state comes by its name, one from a tail by its position."""
+def _of_windows(metric: Metric) -> str:
+    if metric.kind is MetricKind.GAUGE:
+        place = f"indexOf(gauge_ids, {metric.id})"
+        return f"sum(gauge_sum[{place}]), sum(gauge_count[{place}])"
+    counter = "float_counter" if metric.type is ValueType.FLOAT else "int_counter"
+    kind = "state" if metric.kind is MetricKind.STATE else counter
+    ids, values = f"{kind}_ids", f"{kind}_last"
+    told = f"has({ids}, {metric.id})"
+    value = f"argMaxIf({values}[indexOf({ids}, {metric.id})], at, {told})"
+    return f"{value}, maxIf(toInt64(toUnixTimestamp(at)) * {NANOS}, {told})"
+
+
+def _value(metric: Metric, part: Part) -> Value:
+    """Return the value as readings carry it: a core state comes by its name, another one by its position."""
+    value, weight = part
+    if metric.kind is MetricKind.GAUGE:
+        return float(value) / weight
     return value if isinstance(value, str) else value_of(metric, value)

@@ -1,7 +1,7 @@
 """The store: `ports.Store` over a ClickHouse dialect, embedded or on a server."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -9,7 +9,7 @@ import msgspec
 from gpufleet.model.errors import StoreError
 from gpufleet.model.inventory import ChangeQuestion, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Value
+from gpufleet.model.retention import Retention
 from gpufleet.model.sql import Selected, SqlColumn, SqlLimits, SqlViewRecord
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import (
@@ -17,11 +17,14 @@ from gpufleet.model.stored import (
     EventQuestion,
     KnownGpus,
     ProcessQuestion,
+    RolledHour,
     Standing,
     StoredEvent,
     StoredProcesses,
     StoredSample,
+    StoredSeries,
 )
+from gpufleet.model.usage import Stretch, Worked
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, parse_dsn, translated
 from gpufleet.stores.clickhouse.events import fetch_events
@@ -33,8 +36,13 @@ from gpufleet.stores.clickhouse.lock import FolderLock
 from gpufleet.stores.clickhouse.migrate import migrate
 from gpufleet.stores.clickhouse.processes import fetch_processes
 from gpufleet.stores.clickhouse.readers import fetch_readers
+from gpufleet.stores.clickhouse.rollup.hours import Marks, touched
+from gpufleet.stores.clickhouse.rollup.job import fetch_next, roll_hour
+from gpufleet.stores.clickhouse.rollup.retention import set_retention
+from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, every_table
+from gpufleet.stores.clickhouse.rollup.worked import fetch_worked
 from gpufleet.stores.clickhouse.rows import build
-from gpufleet.stores.clickhouse.schema import Engine, tables
+from gpufleet.stores.clickhouse.schema import Engine
 from gpufleet.stores.clickhouse.series import fetch_series
 from gpufleet.stores.clickhouse.sets import Known
 from gpufleet.stores.clickhouse.settle import settle
@@ -78,7 +86,9 @@ class ClickHouseStore:
         self._writing = threading.Lock()
         self._selecting = threading.Lock()
         self._known: Known | None = None
-        self._tables = {table.name: table for table in tables()}
+        self._tables = {table.name: table for table in every_table()}
+        self._marks = Marks()
+        self._retention = Retention(raw_days=0, minute_days=0, hour_days=0)
 
     @classmethod
     def open(cls, dsn: str, limits: SqlLimits = _LIMITS) -> Self:
@@ -100,11 +110,14 @@ class ClickHouseStore:
                 lock.release()
             raise
 
-    def migrate(self) -> None:
+    def migrate(self, retention: Retention | None = None) -> None:
         """Bring the tables to this build's, forward only; see `ports.Store`."""
         self._handles.check()
         with self._writing, translated(f"{self._dsn.shown}: migration"):
             migrate(self._handles.writer, tuple(self._tables.values()), self._dsn.engine)
+            if retention is not None:
+                set_retention(self._handles.writer, retention)
+                self._retention = retention
 
     def write(self, accepted: Sequence[Accepted], token: str, *, begun: bool = False) -> None:
         """Write all of it, durably, before returning; see `ports.Store`.
@@ -119,7 +132,10 @@ class ClickHouseStore:
                 self._known = self._load_known()
             known, self._known = self._known, None  # forgotten unless everything below succeeds
             # All of it is made ready before any of it is written: what does not fit leaves nothing behind.
-            for name, table in self._arrow_tables(accepted, known):
+            made = self._arrow_tables(accepted, known)
+            with translated(f"{self._dsn.shown}: insert into {TOUCHED_HOURS.name}"):
+                self._marks.mark(self._handles.writer, touched(accepted))
+            for name, table in made:
                 with translated(f"{self._dsn.shown}: insert into {name}"):
                     settings = {"insert_deduplication_token": f"{token}/{name}"}
                     self._handles.writer.insert_arrow(name, table, settings=settings)
@@ -190,10 +206,11 @@ class ClickHouseStore:
         end: int,
         step: int,
         provenance: Provenance = Provenance.HOST_LOCAL_PROBE,
-    ) -> dict[tuple[str | None, str], list[tuple[int, Value]]]:
+    ) -> StoredSeries:
         """Return values over time; see `ports.Store`. At most 11,000 steps."""
+        handle, kept = self._handles.reader, self._retention
         with translated(f"{self._dsn.shown}: series"):
-            return fetch_series(self._handles.reader, cluster, machine, metrics, start, end, step, provenance)
+            return fetch_series(handle, cluster, machine, metrics, start, end, step, provenance, kept)
 
     def schema_version(self) -> int:
         """Return the version that the tables were brought to, 0 where there are none. Changes nothing."""
@@ -244,6 +261,20 @@ class ClickHouseStore:
             )
             for view in VIEWS
         )
+
+    def roll_up(self, now: int, stopped: Callable[[], bool] = lambda: False) -> RolledHour | None:
+        """Make the oldest hour that should be made; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: rollup"):
+            with self._writing:  # a mark that is seen is of a write that is over
+                due = fetch_next(self._handles.reader, now, self._retention)
+                if due is not None:
+                    self._marks.forget(due.hour)
+            return roll_hour(self._handles.reader, due, stopped) if due is not None else None
+
+    def worked(self, stretches: Sequence[Stretch]) -> list[Worked]:
+        """Return what is known of each stretch; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: usage"):
+            return fetch_worked(self._handles.reader, stretches)
 
     def stats(self) -> dict[str, TableStats]:
         """Return table name to size; a table without rows is not in it. Takes about a millisecond."""

@@ -274,3 +274,132 @@ CREATE TABLE IF NOT EXISTS processes (
 PARTITION BY toDate(measured_at)
 ORDER BY (cluster, machine, view, reader, measured_at)
 SETTINGS index_granularity = 8192, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS samples_1m (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `samples` UInt32 CODEC(ZSTD(1)),
+    `gauge_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `gauge_min` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_max` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_sum` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_count` Array(UInt32) CODEC(ZSTD(1)),
+    `int_counter_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `int_counter_first` Array(UInt64) CODEC(ZSTD(1)),
+    `int_counter_last` Array(UInt64) CODEC(ZSTD(1)),
+    `int_counter_increase` Array(UInt64) CODEC(ZSTD(1)),
+    `float_counter_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `float_counter_first` Array(Float64) CODEC(ZSTD(1)),
+    `float_counter_last` Array(Float64) CODEC(ZSTD(1)),
+    `float_counter_increase` Array(Float64) CODEC(ZSTD(1)),
+    `state_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `state_last` Array(UInt8) CODEC(ZSTD(1))
+) ENGINE = ReplicatedReplacingMergeTree(version)
+PARTITION BY toDate(at)
+ORDER BY (cluster, machine, view, reader, lane, provenance, at)
+SETTINGS index_granularity = 8192, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS samples_1h (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `samples` UInt32 CODEC(ZSTD(1)),
+    `gauge_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `gauge_min` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_max` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_sum` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_count` Array(UInt32) CODEC(ZSTD(1)),
+    `int_counter_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `int_counter_first` Array(UInt64) CODEC(ZSTD(1)),
+    `int_counter_last` Array(UInt64) CODEC(ZSTD(1)),
+    `int_counter_increase` Array(UInt64) CODEC(ZSTD(1)),
+    `float_counter_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `float_counter_first` Array(Float64) CODEC(ZSTD(1)),
+    `float_counter_last` Array(Float64) CODEC(ZSTD(1)),
+    `float_counter_increase` Array(Float64) CODEC(ZSTD(1)),
+    `state_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `state_last` Array(UInt8) CODEC(ZSTD(1))
+) ENGINE = ReplicatedReplacingMergeTree(version)
+PARTITION BY toYYYYMM(at)
+ORDER BY (cluster, machine, view, reader, lane, provenance, at)
+SETTINGS index_granularity = 8192, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS state_seconds_1m (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `metric` LowCardinality(String) CODEC(ZSTD(1)),
+    `state` LowCardinality(String) CODEC(ZSTD(1)),
+    `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `seconds` Float64 CODEC(ZSTD(1))
+) ENGINE = ReplicatedReplacingMergeTree(version)
+PARTITION BY toDate(at)
+ORDER BY (cluster, machine, view, reader, lane, provenance, metric, state, at)
+SETTINGS index_granularity = 8192, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS state_seconds_1h (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `metric` LowCardinality(String) CODEC(ZSTD(1)),
+    `state` LowCardinality(String) CODEC(ZSTD(1)),
+    `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `seconds` Float64 CODEC(ZSTD(1))
+) ENGINE = ReplicatedReplacingMergeTree(version)
+PARTITION BY toYYYYMM(at)
+ORDER BY (cluster, machine, view, reader, lane, provenance, metric, state, at)
+SETTINGS index_granularity = 8192, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS usage_1h (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `used_seconds` Float64 CODEC(ZSTD(1)),
+    `idle_seconds` Float64 CODEC(ZSTD(1)),
+    `power_joules` Float64 CODEC(ZSTD(1)),
+    `power_seconds` Float64 CODEC(ZSTD(1)),
+    `energy_joules` Float64 CODEC(ZSTD(1)),
+    `energy_seconds` Float64 CODEC(ZSTD(1))
+) ENGINE = ReplicatedReplacingMergeTree(version)
+PARTITION BY toYYYYMM(at)
+ORDER BY (cluster, machine, view, reader, lane, provenance, at)
+SETTINGS index_granularity = 8192, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS touched_hours (
+    `hour` DateTime('UTC') CODEC(ZSTD(1)),
+    `marked_at` UInt64 CODEC(ZSTD(1))
+) ENGINE = ReplicatedReplacingMergeTree(marked_at)
+ORDER BY (hour)
+SETTINGS index_granularity = 8192, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS rolled_hours (
+    `hour` DateTime('UTC') CODEC(ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `seen` UInt64 CODEC(ZSTD(1))
+) ENGINE = ReplicatedReplacingMergeTree(version)
+ORDER BY (hour)
+SETTINGS index_granularity = 8192, replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;

@@ -1,0 +1,102 @@
+"""Which hours something was written to, and which were made of all of it."""
+
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gpufleet.model.retention import APART_SECONDS
+from gpufleet.model.stored import Accepted
+from gpufleet.model.time import NANOS
+from gpufleet.stores.clickhouse.arrow import arrow_table
+from gpufleet.stores.clickhouse.client import Handle
+from gpufleet.stores.clickhouse.columns import Columns
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, ROLLED_HOURS, TOUCHED_HOURS
+
+AROUND_NS = APART_SECONDS * NANOS
+"""What is measured so long before or after an hour has a say in it."""
+
+MARKED_FOR_SECONDS = 60.0
+"""An hour is marked again after so long; every second would be a part a second."""
+
+QUIET_SECONDS = 180
+"""An hour is made when it has not been marked for so long: longer than a mark stands and a write takes."""
+
+_STANDING = """
+SELECT toUnixTimestamp(hour), max(marked_at) AS marked, max(seen) AS known, max(version)
+FROM (
+    SELECT hour, marked_at, toUInt64(0) AS seen, toUInt64(0) AS version FROM touched_hours
+    UNION ALL SELECT hour, toUInt64(0), argMax(seen, version), max(version) FROM rolled_hours GROUP BY hour
+)
+WHERE hour >= toDateTime({first:UInt32}, 'UTC') AND hour < toDateTime({last:UInt32}, 'UTC')
+GROUP BY hour ORDER BY hour
+"""
+
+_NEWEST = "SELECT max(marked_at) FROM touched_hours"
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """How it stands with an hour: its start in seconds since 1970, its newest mark, and what was seen of those."""
+
+    hour: int
+    marked: int
+    seen: int
+    version: int
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether it was made of everything."""
+        return self.version > 0 and self.seen >= self.marked
+
+
+def touched(accepted: Sequence[Accepted]) -> set[int]:
+    """Return the hours, in seconds since 1970, that what is to be written has a say in."""
+    hours: set[int] = set()
+    for one in accepted:
+        for block in one.batch.samples:
+            if block.measured_at:
+                first, last = min(block.measured_at) - AROUND_NS, max(block.measured_at) + AROUND_NS
+                if last - first <= 3 * HOUR_NS:
+                    hours.update(range(first // HOUR_NS, last // HOUR_NS + 1))
+                else:  # an old backlog in one block
+                    for at in block.measured_at:
+                        hours.update(range((at - AROUND_NS) // HOUR_NS, (at + AROUND_NS) // HOUR_NS + 1))
+    return {hour * 3600 for hour in hours if 0 <= hour * 3600 < 2**32}
+
+
+class Marks:
+    """Marks hours before they are written to. One writer's; it need not know what others mark."""
+
+    def __init__(self) -> None:
+        self._marked: dict[int, float] = {}
+        self._newest: int | None = None
+
+    def mark(self, handle: Handle, hours: Iterable[int]) -> None:
+        """Write marks of hours that have none that stands."""
+        now = time.monotonic()
+        due = [hour for hour in sorted(hours) if now - self._marked.get(hour, -1e9) > MARKED_FOR_SECONDS]
+        if not due:
+            return
+        if self._newest is None:
+            self._newest = int(handle.query(_NEWEST).result_rows[0][0])
+        self._newest = max(time.time_ns(), self._newest + 1)  # whatever the clock does, a later mark is greater
+        rows: Columns = {"hour": due, "marked_at": [self._newest] * len(due)}
+        handle.insert_arrow(TOUCHED_HOURS.name, arrow_table(TOUCHED_HOURS, rows))
+        self._marked = {hour: at for hour, at in self._marked.items() if now - at <= MARKED_FOR_SECONDS}
+        self._marked.update(dict.fromkeys(due, now))
+
+    def forget(self, hour: int) -> None:
+        """Have an hour marked again by whatever is written to it next."""
+        self._marked.pop(hour, None)
+
+
+def fetch_standings(handle: Handle, first: int, last: int) -> list[Standing]:
+    """Return how it stands with the hours from `first` on and before `last`, seconds since 1970."""
+    parameters = {"first": max(0, first), "last": min(last, 2**32 - 1)}
+    return [Standing(*row) for row in handle.query(_STANDING, parameters=parameters).result_rows]
+
+
+def write_rolled(handle: Handle, standing: Standing, version: int) -> None:
+    """Write down that an hour was made of all that its marks told of."""
+    rows: Columns = {"hour": [standing.hour], "version": [version], "seen": [standing.marked]}
+    handle.insert_arrow(ROLLED_HOURS.name, arrow_table(ROLLED_HOURS, rows))

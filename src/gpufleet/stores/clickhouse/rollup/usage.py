@@ -1,0 +1,124 @@
+"""How long a device was used, idle, and what energy it took within a stretch of time. Pure: it renders statements.
+
+A device is used while the newest word of its utilisation is at least `USED_RATIO`, idle while it is less. A word stands
+until the next sample of its lane, and for `SPEAKS_SECONDS` at most: what is neither used nor idle is unknown. Energy is
+what its counter grew by, spread evenly between two readings no more than `APART_SECONDS` apart; beside it is what its
+power came to, each word of it standing as those of utilisation do.
+"""
+
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.retention import APART_SECONDS
+from gpufleet.model.time import NANOS
+from gpufleet.model.usage import USED_RATIO
+from gpufleet.stores.clickhouse.rollup.parts import NEXT, RANGE, SPEAKS_NS, TELLER, column
+from gpufleet.stores.clickhouse.rollup.tables import USAGE_1H
+
+_BUSY = f"coalesce({column(CATALOGUE['gpu_utilization_ratio'])}, {column(CATALOGUE['gpu_graphics_activity_ratio'])})"
+_WATTS, _JOULES = column(CATALOGUE["gpu_power_watts"]), column(CATALOGUE["gpu_energy_joules_total"])
+
+SUMS = ("used_seconds", "idle_seconds", "power_joules", "power_seconds", "energy_joules", "energy_seconds")
+
+_SUMMED = ", ".join(f"sum({name}) AS total_{name}" for name in SUMS)
+
+
+def _pieces(number: str, first: str, last: str, join: str = "") -> str:
+    """Return the question for pieces of time of which something is known, of every teller, cut to a stretch."""
+    return f"""
+    SELECT {TELLER}, {number} AS number, greatest(at_ns, {first}) AS from_ns,
+        least(next_ns, at_ns + {SPEAKS_NS}, {last}) AS until_ns, (until_ns - from_ns) / {NANOS} AS seconds,
+        if(ifNull(busy >= {USED_RATIO}, 0), seconds, 0) AS used_seconds,
+        if(ifNull(busy < {USED_RATIO}, 0), seconds, 0) AS idle_seconds,
+        ifNull(watts, 0) * seconds AS power_joules, if(isNull(watts), 0, seconds) AS power_seconds,
+        toFloat64(0) AS energy_joules, toFloat64(0) AS energy_seconds
+    FROM (
+        SELECT {TELLER}, {_BUSY} AS busy, {_WATTS} AS watts, toUnixTimestamp64Nano(measured_at) AS at_ns,
+            {NEXT} AS next_ns
+        FROM samples FINAL WHERE {RANGE} AND view != ''
+    ) AS told {join}
+    WHERE from_ns < until_ns AND (isNotNull(busy) OR isNotNull(watts))
+    UNION ALL
+    SELECT {TELLER}, {number} AS number, greatest(before_ns, {first}) AS from_ns, least(at_ns, {last}) AS until_ns,
+        (until_ns - from_ns) / {NANOS} AS seconds, 0, 0, 0, 0,
+        if(joules >= joules_before, joules - joules_before, joules) * (until_ns - from_ns) / (at_ns - before_ns),
+        seconds
+    FROM (
+        SELECT {TELLER}, assumeNotNull({_JOULES}) AS joules, toUnixTimestamp64Nano(measured_at) AS at_ns,
+            lagInFrame(joules, 1, toFloat64(0)) OVER lane_before AS joules_before,
+            lagInFrame(at_ns, 1, toInt64(0)) OVER lane_before AS before_ns
+        FROM samples FINAL WHERE {RANGE} AND view != '' AND isNotNull({_JOULES})
+        WINDOW lane_before AS (PARTITION BY cluster, machine, view, reader, lane ORDER BY measured_at
+            ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
+    ) AS told {join}
+    WHERE from_ns < until_ns AND before_ns > 0 AND at_ns - before_ns <= {APART_SECONDS * NANOS}
+"""  # noqa: S608 - the names are the catalogue's own; what is asked for is bound
+
+
+def render_hours() -> str:
+    """Return the statement that makes the rows of `usage_1h` of a cluster's machines for an hour.
+
+    Its parameters: cluster, machines, since, until, first, last (nanoseconds), version.
+    """
+    pieces = _pieces("toUInt32(0)", "{first:Int64}", "{last:Int64}")
+    return f"""
+INSERT INTO {USAGE_1H.name} ({", ".join(column.name for column in USAGE_1H.columns)})
+SELECT {TELLER}, toDateTime(intDiv({{first:Int64}}, {NANOS}), 'UTC'), {{version:UInt64}}, {_SUMMED}
+FROM ({pieces})
+GROUP BY {TELLER}
+SETTINGS max_threads = 1, max_insert_threads = 1, do_not_merge_across_partitions_select_final = 1"""  # noqa: S608
+
+
+_STRETCHES = """
+    SELECT arrayJoin(arrayZip({views:Array(String)}, {of:Array(String)}, {numbers:Array(UInt32)},
+        {firsts:Array(Int64)}, {lasts:Array(Int64)})) AS s,
+        s.1 AS view, s.2 AS machine, s.3 AS number, s.4 AS first_ns, s.5 AS last_ns
+"""
+
+
+def render_best(told: str, by: str) -> str:
+    """Return a question that takes, for each of `by`, the one teller that knows most of it.
+
+    Use and energy each have a teller of their own: who knows the one need not know the other.
+    """
+    priority = "transform(reader, ['nvml', 'dcgm', 'nvidia_smi'], [3, 2, 1], 0)"
+    rank = f"machine, {priority}, reader, lane, view"
+    used = "total_used_seconds, total_idle_seconds"
+    return f"""
+    SELECT {by}, argMax(({used}), (total_used_seconds + total_idle_seconds, {rank})) AS use,
+        argMax((total_power_joules, total_power_seconds), (total_power_seconds, {rank})) AS power,
+        argMax((total_energy_joules, total_energy_seconds), (total_energy_seconds, {rank})) AS energy
+    FROM ({told}) GROUP BY {by}"""  # noqa: S608
+
+
+_ALL = "use.1, use.2, power.1, power.2, energy.1, energy.2"
+
+
+def render_stretches() -> str:
+    """Return the question for stretches within an hour, from the samples: (number, six sums) a stretch.
+
+    Its parameters: cluster, machines, since, until, and alike long lists of views, of (their machines), numbers, firsts
+    and lasts. Views of one number are one device, seen from several sides.
+    """
+    join = f"INNER JOIN ({_STRETCHES}) AS s ON told.machine = s.machine AND told.view = s.view"
+    pieces = _pieces("s.number", "s.first_ns", "s.last_ns", join)
+    told = f"SELECT {TELLER}, number, {_SUMMED} FROM ({pieces}) GROUP BY {TELLER}, number"  # noqa: S608
+    return f"SELECT number, {_ALL} FROM ({render_best(told, 'number')})"  # noqa: S608
+
+
+def render_runs() -> str:
+    """Return the question for whole hours, from those that were made of them: (number, six sums) a run.
+
+    Its parameters: as those of `render_stretches`, with firsts and lasts on the hour; and start and end, the seconds
+    around them all.
+    """
+    told = f"""
+        SELECT told.machine AS machine, told.view AS view, reader, lane, number, at,
+            {", ".join(f"{name} AS total_{name}" for name in SUMS)}
+        FROM (
+            SELECT * FROM {USAGE_1H.name} FINAL
+            WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}}
+                AND at >= toDateTime({{start:Int64}}, 'UTC') AND at < toDateTime({{end:Int64}}, 'UTC')
+                AND (at, version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)
+        ) AS told INNER JOIN ({_STRETCHES}) AS s ON told.machine = s.machine AND told.view = s.view
+        WHERE toUnixTimestamp(at) * {NANOS} >= s.first_ns AND toUnixTimestamp(at) * {NANOS} < s.last_ns"""  # noqa: S608
+    sums = ", ".join(f"sum({one})" for one in _ALL.split(", "))
+    return f"SELECT number, {sums} FROM ({render_best(told, 'number, at')}) GROUP BY number"  # noqa: S608

@@ -1,0 +1,89 @@
+"""What minutes and hours should hold, a reading at a time, written apart from the statements that make them."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+SPEAKS, APART, HOUR = 120, 1500, 3600
+
+
+class Told(msgspec.Struct, frozen=True):
+    """One sample of a device: seconds after the first hour, and what it says; None is absent."""
+
+    at: int
+    watts: float | None = None
+    busy: float | None = None
+    joules: float | None = None
+    errors: int | None = None
+    state: str | None = None
+    bar1: int | None = None  # a gauge that is kept in the tail
+    mig: str | None = None  # a state that is kept in the tail
+    sent: int | None = None  # a counter that is kept in the tail
+
+
+def gauges(told: Sequence[Told], name: str, window: int) -> dict[int, tuple[float, float, float, int]]:
+    found: dict[int, list[float]] = defaultdict(list)
+    for one in told:
+        value = getattr(one, name)
+        if value is not None:
+            found[one.at // window * window].append(value)
+    return {at: (min(values), max(values), sum(values), len(values)) for at, values in found.items()}
+
+
+def counters(told: Sequence[Told], name: str, window: int, hour: int) -> dict[int, tuple[float, float, float]]:
+    """First, last and growth of each window of an hour; what came before the hour counts where it is close."""
+    found: dict[int, tuple[float, float, float]] = {}
+    before: float | None = None
+    for one in told:
+        value = getattr(one, name)
+        if value is None or not hour - APART <= one.at < hour + HOUR:
+            continue
+        grown = 0.0 if before is None else value - before if value >= before else value
+        before = value
+        if one.at >= hour:
+            at = one.at // window * window
+            first, _, sofar = found.get(at, (value, value, 0.0))
+            found[at] = (first, value, sofar + grown)
+    return found
+
+
+def speaks(told: Sequence[Told], lasts: int = SPEAKS) -> list[tuple[int, int, Told]]:
+    """From when to when each sample speaks."""
+    ends = [*(one.at for one in told[1:]), 10**9][: len(told)]
+    return [(one.at, min(end, one.at + lasts), one) for one, end in zip(told, ends, strict=True)]
+
+
+def states(told: Sequence[Told], name: str, window: int) -> dict[tuple[int, str], float]:
+    found: dict[tuple[int, str], float] = defaultdict(float)
+    for start, end, one in speaks(told):
+        value = getattr(one, name)
+        for second in range(start, end):
+            if value is not None:
+                found[second // window * window, value] += 1
+    return dict(found)
+
+
+def usage(told: Sequence[Told], start: int, end: int) -> dict[str, float]:
+    """Seconds and joules between two instants."""
+    found = dict.fromkeys(
+        ("used_seconds", "idle_seconds", "power_joules", "power_seconds", "energy_joules", "energy_seconds"), 0.0
+    )
+    for first, last, one in speaks(told):
+        seconds = max(0, min(last, end) - max(first, start))
+        if one.busy is not None:
+            found["used_seconds" if one.busy >= 0.01 else "idle_seconds"] += seconds
+        if one.watts is not None:
+            found["power_joules"] += one.watts * seconds
+            found["power_seconds"] += seconds
+    counted = [one for one in told if one.joules is not None]
+    for before, after in itertools.pairwise(counted):
+        assert before.joules is not None
+        assert after.joules is not None
+        seconds = max(0, min(after.at, end) - max(before.at, start))
+        if seconds and after.at - before.at <= APART:
+            grown = after.joules - before.joules if after.joules >= before.joules else after.joules
+            found["energy_joules"] += grown * seconds / (after.at - before.at)
+            found["energy_seconds"] += seconds
+    return found

@@ -1,0 +1,220 @@
+"""Minutes and hours against a reading at a time: doubled, late, reset, absent, with gaps."""
+
+import itertools
+import time
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.stores.clickhouse.rollup import brute
+from tests.stores.clickhouse.rollup.brute import HOUR, Told
+from tests.support.accepted import accept
+
+T0 = 1_710_000_000  # on the hour
+GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
+NAMES = {
+    "watts": "gpu_power_watts",
+    "busy": "gpu_utilization_ratio",
+    "joules": "gpu_energy_joules_total",
+    "errors": "gpu_ecc_corrected_errors_total",
+    "state": "gpu_state",
+    "bar1": "gpu_bar1_used_bytes",
+    "mig": "gpu_mig_mode",
+    "sent": "gpu_pcie_transmit_bytes_total",
+}
+COLUMNS = "used_seconds, idle_seconds, power_joules, power_seconds, energy_joules, energy_seconds"
+_numbers = itertools.count()
+
+
+def sample(told: Told) -> Sample:
+    values: dict[str, Value | Absent] = {}
+    for field, name in NAMES.items():
+        value = getattr(told, field)
+        values[name] = Absent(Reason.TIMEOUT, "") if value is None else value
+    return Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=(T0 + told.at) * NANOS, values=values)
+
+
+def write(store: ClickHouseStore, cluster: str, told: Sequence[Told], machine: str = "m") -> None:
+    if not told:
+        return
+    store.write([accept(cluster, machine, [sample(one) for one in told])], f"{cluster}-{next(_numbers)}")
+
+
+def roll(store: ClickHouseStore) -> list[int]:
+    """Make whatever should be made, and return which hours after the first that were, again ones negative."""
+    return [
+        (-1 if hour.again else 1) * (hour.start // NANOS - T0 + HOUR) // HOUR
+        for hour in iter(lambda: store.roll_up(time.time_ns() + 3600 * NANOS), None)
+    ]
+
+
+def rows(store: ClickHouseStore, table: str, columns: str, cluster: str, machine: str) -> list[tuple[object, ...]]:
+    return list(
+        store._handles.reader.query(
+            f"SELECT toInt64(toUnixTimestamp(at)) - {T0}, {columns} FROM {table} FINAL "
+            "WHERE cluster = {cluster:String} AND machine = {machine:String} AND (toStartOfHour(at), version) IN "
+            "(SELECT hour, max(version) FROM rolled_hours GROUP BY hour) ORDER BY at",
+            parameters={"cluster": cluster, "machine": machine},
+        ).result_rows
+    )
+
+
+def by_metric(
+    store: ClickHouseStore, table: str, kind: str, parts: Sequence[str], cluster: str, machine: str
+) -> dict[object, object]:
+    names = [f"{kind}_ids", *(f"{kind}_{part}" for part in parts)]
+    return {
+        (number, at): tuple(values)
+        for at, ids, *columns in rows(store, table, ", ".join(names), cluster, machine)
+        for number, *values in zip(ids, *columns, strict=True)  # type: ignore[call-overload]
+    }
+
+
+def check(store: ClickHouseStore, cluster: str, told: Sequence[Told], machine: str = "m") -> None:
+    """Compare everything that was made of a device with what should have been."""
+    hours = sorted({one.at // HOUR * HOUR for one in told})
+    for table, window in (("1m", 60), ("1h", HOUR)):
+        expected = {
+            (CATALOGUE[NAMES[field]].id, at): pytest.approx(parts)
+            for field in ("watts", "busy", "bar1")
+            for at, parts in brute.gauges(told, field, window).items()
+        }
+        assert (
+            by_metric(store, f"samples_{table}", "gauge", ("min", "max", "sum", "count"), cluster, machine) == expected
+        )
+        for kind, fields in (("int_counter", ("errors", "sent")), ("float_counter", ("joules",))):
+            counted = {
+                (CATALOGUE[NAMES[field]].id, at): pytest.approx(parts)
+                for field in fields
+                for hour in hours
+                for at, parts in brute.counters(told, field, window, hour).items()
+            }
+            assert (
+                by_metric(store, f"samples_{table}", kind, ("first", "last", "increase"), cluster, machine) == counted
+            )
+        assert {
+            (at, metric, state): seconds
+            for at, metric, state, seconds in rows(
+                store, f"state_seconds_{table}", "metric, state, seconds", cluster, machine
+            )
+        } == {
+            (at, NAMES[field], state): pytest.approx(seconds)
+            for field in ("state", "mig")
+            for (at, state), seconds in brute.states(told, field, window).items()
+        }
+    found = {at: tuple(sums) for at, *sums in rows(store, "usage_1h", COLUMNS, cluster, machine)}
+    for hour in range(-HOUR, 3 * HOUR, HOUR):
+        sums = tuple(brute.usage(told, hour, hour + HOUR).values())
+        assert found.get(hour, (0.0,) * 6) == pytest.approx(sums, abs=1e-6)
+
+
+def maybe(values: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.one_of(st.none(), values)
+
+
+readings = st.lists(
+    st.builds(
+        Told,
+        at=st.integers(0, 2 * HOUR - 1),
+        watts=maybe(st.sampled_from([0.0, 100.0, 333.25])),
+        busy=maybe(st.sampled_from([0.0, 0.009, 0.01, 1.0])),
+        joules=maybe(st.integers(0, 10**9).map(float)),
+        errors=maybe(st.sampled_from([0, 5, 2**53 + 1])),
+        state=maybe(st.sampled_from(["ok", "lost"])),
+        bar1=maybe(st.sampled_from([0, 7, 2**40])),
+        mig=maybe(st.sampled_from(["enabled", "disabled"])),
+        sent=maybe(st.integers(0, 2**40)),
+    ),
+    unique_by=lambda told: told.at,
+    min_size=1,
+    max_size=30,
+).map(lambda told: sorted(told, key=lambda one: one.at))
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> tuple[list[Told], list[Told], list[Told]]:
+    """Return readings, those of them that come first, and what comes later: the others, and some a second time."""
+    told = draw(readings)
+    when = draw(st.lists(st.sampled_from(["first", "late", "twice"]), min_size=len(told), max_size=len(told)))
+    first = [one for one, word in zip(told, when, strict=True) if word != "late"]
+    later = [one for one, word in zip(told, when, strict=True) if word != "first"]
+    return told, first, later
+
+
+@pytest.mark.timeout(600)
+@settings(max_examples=3, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(fleet=st.lists(arrivals(), min_size=15, max_size=15))
+def test_whatever_comes_and_whenever(
+    store: ClickHouseStore, fleet: list[tuple[list[Told], list[Told], list[Told]]]
+) -> None:
+    """Fifteen devices at a time, each on a machine of its own."""
+    cluster = f"brute-{next(_numbers)}"
+    for number, (_, first, _) in enumerate(fleet):
+        write(store, cluster, first, f"m{number}")
+    roll(store)
+    for number, (_, first, _) in enumerate(fleet):
+        check(store, cluster, first, f"m{number}")
+    for number, (_, _, later) in enumerate(fleet):
+        write(store, cluster, later, f"m{number}")
+    roll(store)
+    for number, (told, _, _) in enumerate(fleet):
+        check(store, cluster, told, f"m{number}")
+    assert roll(store) == []
+
+
+def test_a_day_every_ten_seconds_with_a_gap_and_a_restart(store: ClickHouseStore, cluster: str) -> None:
+    told = [
+        Told(
+            at=at,
+            watts=200.0,
+            busy=(at // 600) % 2 * 0.5,
+            joules=float(at * 200 % 500_000),
+            errors=at // 1000,
+            state="ok",
+        )
+        for at in range(0, 2 * HOUR, 10)
+        if not 1000 <= at < 2800
+    ]
+    write(store, cluster, told)
+    roll(store)
+    check(store, cluster, told)
+
+
+def test_late_rows_have_their_hour_made_again_once_and_its_neighbours_only_where_they_have_a_say(
+    store: ClickHouseStore, cluster: str
+) -> None:
+    middle = [Told(at=at, watts=100.0, state="ok") for at in (1700, 1800, 1900)]
+    write(store, cluster, middle)
+    roll(store)
+    write(store, cluster, [Told(at=1850, watts=300.0, state="lost")])
+    assert roll(store) == [-1]
+    assert roll(store) == []
+    check(store, cluster, sorted([*middle, Told(at=1850, watts=300.0, state="lost")], key=lambda one: one.at))
+    write(store, cluster, [Told(at=3590, watts=50.0, state="ok")])
+    assert {abs(hour) for hour in roll(store)} == {1, 2}  # its state lasts into the next hour
+
+
+def test_an_hour_that_was_begun_and_not_ended_is_no_answer(store: ClickHouseStore, cluster: str) -> None:
+    told = [Told(at=at, watts=100.0) for at in range(600, 1200, 60)]
+    write(store, cluster, told)
+    looks = iter([False, True])
+    assert store.roll_up(time.time_ns() + 3600 * NANOS, lambda: next(looks)) is None
+    assert rows(store, "samples_1m", "samples", cluster, "m") == []
+    roll(store)
+    check(store, cluster, told)
+
+
+def test_an_hour_is_left_alone_until_it_is_over_and_quiet(store: ClickHouseStore, cluster: str) -> None:
+    roll(store)
+    write(store, cluster, [Told(at=600, watts=1.0)])
+    assert store.roll_up((T0 + HOUR - 1) * NANOS) is None
+    assert store.roll_up(time.time_ns()) is None  # it was written to a moment ago
+    assert roll(store) == [-1]
