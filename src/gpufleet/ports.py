@@ -293,6 +293,10 @@ class Store(Protocol):
         """Return the same of many machines by id; one without any may be left out."""
         ...
 
+    def holdings_of(self, cluster: str, machines: Sequence[str]) -> Mapping[str, tuple[Holding, ...]]:
+        """Return the holdings of many machines by id that have not ended, as they were told last, by view."""
+        ...
+
     def series(
         self,
         cluster: str,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from gpufleet.codecs.batch import to_rows
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.errors import SqlError, StoreError
+from gpufleet.model.holding import Holding
 from gpufleet.model.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample, Value
@@ -252,6 +253,19 @@ class MemoryStore:
 
     def readers_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[ReaderStatus, ...]]:
         return {machine: self.readers(cluster, machine) for machine in machines}
+
+    def holdings_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Holding, ...]]:
+        newest: dict[str, dict[tuple[str, str, int], Holding]] = {}
+        for _, batches in self.writes:
+            for one in batches:
+                for id_, report in zip(one.machine_ids, to_rows(one.batch).reports, strict=True):
+                    if id_ in machines and one.batch.cluster == cluster:
+                        told = {(h.view, h.holder.id, h.since): h for h in report.holdings}
+                        newest.setdefault(id_, {}).update(told)
+        return {
+            id_: tuple(sorted((h for h in told.values() if h.until is None), key=lambda h: (h.view, h.since)))
+            for id_, told in newest.items()
+        }
 
     def reporting_gpus(self, since: int) -> dict[str, int]:
         found: dict[str, int] = {}

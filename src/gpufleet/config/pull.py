@@ -70,6 +70,9 @@ class FederationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         url: root of it, such as `https://prometheus.example:9090`; `/federate` is added.
         match: selectors of the series to ask for, each as Prometheus has them; not set: every name of a project that is
             known here.
+        pod_labels: whose the labels `pod` and `namespace` are: `workload` where it scrapes its exporters with
+            `honor_labels: true`; else they are the exporter's own, and those of workloads are `exported_pod` and
+            `exported_namespace`.
         interval_seconds: how often it is asked: no more often than it scrapes its exporters.
         token_file: file with a token to present, such as `/etc/gpufleet/prometheus.token`; read again when it changes.
         ca: PEM file of the authorities that vouch for it, such as `/etc/gpufleet/ca.crt`; None means the system's.
@@ -83,6 +86,7 @@ class FederationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     match: Annotated[
         tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=1024)], ...], msgspec.Meta(max_length=16)
     ] = ()
+    pod_labels: Literal["exported", "workload"] = "exported"
     interval_seconds: PullSeconds = 30.0
     token_file: str | None = None
     ca: str | None = None

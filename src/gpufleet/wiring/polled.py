@@ -175,4 +175,5 @@ def _federation(config: FederationConfig, pulling: Pulling) -> Federation:
         pulling.clock,
         pulling.standings.open(config.cluster, f"{READER}/{config.name}", config.url),
         interval_seconds=config.interval_seconds,
+        plain_pods=config.pod_labels == "workload",
     )

@@ -3,13 +3,14 @@
 import threading
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import StoreError
 from gpufleet.model.event import Event
-from gpufleet.model.holding import Holder, HolderKind, Holding, Verdict
+from gpufleet.model.holding import Holder, HolderKind, Holding, Share, Verdict
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue, Sample
@@ -185,6 +186,29 @@ def test_events_holdings_and_inventory_are_kept(store: ClickHouseStore, cluster:
     assert grown("inventory") == 2  # the second is the empty list: what changed
     assert grown("events") >= 2
     assert grown("holdings") >= 1
+
+
+def test_a_holding_is_what_was_told_of_it_last_and_is_open_until_it_ends(store: ClickHouseStore, cluster: str) -> None:
+    vm = Holder(kind=HolderKind.VM, id="vm-1", name="guest")
+    first = Holding(
+        view=GPU.key,
+        holder=Holder(kind=HolderKind.POD, id="ns/p", name="p", namespace="ns"),
+        parent=vm,
+        since=T0 + 1,
+        methods=("exporter_labels",),
+        verdict=Verdict.OBSERVED_ONLY,
+    )
+    second = Holding(view=GPU.key, holder=vm, since=T0 + 2, methods=("declared",), verdict=Verdict.DECLARED_ONLY)
+    shared = msgspec.structs.replace(first, share=Share.TIMESLICE)
+    ended = msgspec.structs.replace(shared, until=T0 + 3)
+    for seq, (told, kept) in enumerate(
+        (((first,), (first,)), ((shared, second), (shared, second)), ((ended,), (second,))), 1
+    ):
+        part = MachinePart(machine=0, holdings=list(told))
+        store.write([accept(cluster, "m", part=part, seq=seq, reported_at=T0 + seq)], f"{cluster}-{seq}")
+        assert store.holdings_of(cluster, ["m", "other"]) == {"m": kept}
+    query = f"SELECT id, share, until IS NULL FROM fleet_holders WHERE cluster = '{cluster}' ORDER BY since"
+    assert store.select(query).rows == [("ns/p", "timeslice", 0), ("vm-1", "exclusive", 1)]
 
 
 def test_hostile_names_are_only_names(store: ClickHouseStore, cluster: str) -> None:

@@ -7,10 +7,14 @@ from typing import NamedTuple
 import msgspec
 
 from gpufleet.codecs.remote_write.records import WriteRequest
+from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.dialect import Dialect
 from gpufleet.dialects.known import DIALECTS
+from gpufleet.dialects.meaning import Meaning
+from gpufleet.dialects.pods import pod_of
 from gpufleet.dialects.reading import read
 from gpufleet.hub.imported.written import Written, can_be_called, has_a_name
+from gpufleet.model.holding import Holder
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.series import FORWARDED, Series
@@ -19,11 +23,11 @@ READER = "remote_write"
 """How a reader's name begins in samples that were written; the dialect follows, so that two exporters stay apart."""
 
 
-def read_request(request: WriteRequest, reader: str = READER) -> Written:
+def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: bool = False) -> Written:
     """Return what a request says; `reader` and the dialect are the reader of its samples.
 
     A machine is called as the exporter calls it (dcgm-exporter's `Hostname`), or else as its target is (`node`, or
-    `instance` without the port).
+    `instance` without the port). `plain_pods` says that labels `pod` and `namespace` are a workload's, see `pods`.
     """
     targets: dict[tuple[str, str], _Target] = {}
     dialects: dict[str, Dialect | None] = {}
@@ -41,6 +45,7 @@ def read_request(request: WriteRequest, reader: str = READER) -> Written:
                 target = targets[dialect.name, machine] = _Target(dialect, machine, [])
             target.numbers.append(number)
     machines: dict[Machine, list[Sample]] = {}
+    holders: dict[Machine, dict[tuple[str, int], frozenset[Holder]]] = {}
     drift: Counter[str] = Counter()
     for target in targets.values():
         found = _read_target(target, request, f"{reader}/{target.dialect.name}")
@@ -53,14 +58,40 @@ def read_request(request: WriteRequest, reader: str = READER) -> Written:
                 nameless += len(samples)
             elif samples:
                 machines.setdefault(Machine(name=machine), []).extend(samples)
+        if target.dialect is not DCGM_EXPORTER:
+            continue  # no other one names who holds a device, and what it does not name would look let go of
+        for told, at_views in _holders(request, target.numbers, plain=plain_pods).items():
+            observed = Machine(name=told or target.machine)
+            if observed in machines and told not in found.guests:
+                holders.setdefault(observed, {}).update(at_views)
     return Written(
         machines={machine: tuple(samples) for machine, samples in machines.items()},
         samples=len(request.values) + sum(request.problems.values()),
         drift=drift,
         others=others,
         nameless=nameless,
+        holders=holders,
         problems={str(problem): count for problem, count in request.problems.items()},
     )
+
+
+def _holders(
+    request: WriteRequest, numbers: list[int], *, plain: bool
+) -> dict[str, dict[tuple[str, int], frozenset[Holder]]]:
+    """Return, by the machine that an exporter tells, who is named as holding its views, where anybody ever was."""
+    ended = frozenset(request.stale)
+    found: dict[str, dict[tuple[str, int], frozenset[Holder]]] = {}
+    for number in numbers:
+        series = request.series[number]
+        meant = series.meaning
+        if number in ended or not isinstance(meant, Meaning) or meant.whose is None or meant.whose.view is None:
+            continue
+        holder = pod_of(series.labels, plain=plain)
+        at_views = found.setdefault(meant.whose.machine, {})
+        place = meant.whose.view.key, request.times[number]
+        before = at_views.get(place, frozenset())
+        at_views[place] = before | {holder} if holder is not None else before
+    return found
 
 
 def host_of(instance: str) -> str:

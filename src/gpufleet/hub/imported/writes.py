@@ -10,6 +10,7 @@ from typing import TypeVar
 from gpufleet.codecs.batch import encode
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.hub.counters import Counters, bounded
+from gpufleet.hub.imported.holders import Holders
 from gpufleet.hub.imported.rows import Rows
 from gpufleet.hub.imported.written import Written
 from gpufleet.hub.ingest import ForeignClusterError, Ingest
@@ -33,6 +34,9 @@ WRITERS_KEPT = 64
 ROWS_KEPT_SECONDS = 900
 """A subject that nobody wrote of for so long is forgotten."""
 
+HOLDERS_KEPT_SECONDS = 86_400
+"""A view that nobody wrote of for so long has nobody known to hold it when somebody does."""
+
 
 class NotYetError(Exception):
     """What earlier processes acknowledged is not in the store yet: what is written now could not be joined with it."""
@@ -46,6 +50,7 @@ class Writer:
         lock: its requests are taken one after the other.
         decoder: of its requests, where those are of remote write.
         rows: its newest.
+        holders: who holds what, as it said last.
         asked: machines whose newest rows the store was asked for.
         epoch, seq: of the newest batch.
     """
@@ -55,6 +60,7 @@ class Writer:
         self.lock = asyncio.Lock()
         self.decoder = WriteDecoder()
         self.rows = Rows(together_ns)
+        self.holders = Holders()
         self.asked: set[Machine] = set()
         self.epoch, self.seq = secrets.token_hex(16), 0
 
@@ -143,7 +149,9 @@ class Writes:
                 lambda: {one: writer.rows.joined(one, parts) for one, parts in written.machines.items()}
             )
             events = [MachineReport(machine=one, events=told) for one, told in written.events.items()]
-            batches = [*_batches(rows), *([events] if events else [])]
+            changed = {one: writer.holders.changes(one, found) for one, found in written.holders.items()}
+            held = [MachineReport(machine=one, holdings=told) for one, (told, _) in changed.items() if told]
+            batches = [*_batches(rows), *([events] if events else []), *([held] if held else [])]
             for reports in batches or ([[]] if beat is not None else []):
                 now = self._clock.now_ns()
                 content = await self._ask(lambda reports=reports, now=now: encode(writer.batch(reports, now, beat)))  # type: ignore[misc]
@@ -151,17 +159,22 @@ class Writes:
                 writer.seq += 1
                 for report in reports:
                     writer.rows.keep(report.machine, report.samples)
+            for _, kept in changed.values():
+                writer.holders.keep(kept)
             writer.rows.forget_before(self._clock.now_ns() - ROWS_KEPT_SECONDS * NANOS)
+            writer.holders.forget_before(self._clock.now_ns() - HOLDERS_KEPT_SECONDS * NANOS)
         return written
 
     def _remember(self, writer: Writer, machines: Mapping[Machine, Sequence[Sample]]) -> None:
-        """Learn the newest rows of machines that were not written of since the start: blocking."""
+        """Learn the newest rows and holders of machines that were not written of since the start: blocking."""
         new = [one for one in machines if one not in writer.asked]
         ids = {known.id: one for one in new for known in self._registry.machines_called(writer.cluster, one.name)}
         if ids:
             for id_, stored in self._store.latest_of(writer.cluster, list(ids)).items():
                 written = [one.sample for one in stored if one.sample.provenance is Provenance.IMPORTED]
                 writer.rows.keep(ids[id_], written)
+            for id_, holdings in self._store.holdings_of(writer.cluster, list(ids)).items():
+                writer.holders.remember(ids[id_], holdings)
         writer.asked.update(new)
 
     def _count(self, written: Written) -> None:

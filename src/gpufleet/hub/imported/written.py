@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gpufleet.model.event import Event
+from gpufleet.model.holding import Holder
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.text import clean
@@ -19,6 +20,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         machines: evidence of each machine, and its samples, of any instants.
         events: of each machine.
+        holders: of each machine, key of a view and an instant to the holders that series of it name, where any do.
         samples: how many there were in all, or log records.
         drift: names under a known project's prefix that its table does not have, to how many samples had them.
         others: samples of no known project: they are none of the hub's business.
@@ -34,6 +36,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     nameless: int
     problems: Mapping[str, int]
     events: Mapping[Machine, tuple[Event, ...]] = {}
+    holders: Mapping[Machine, Mapping[tuple[str, int], frozenset[Holder]]] = {}
 
     @property
     def taken(self) -> int:

@@ -66,11 +66,15 @@ class Federation:
         standing: Standing,
         *,
         interval_seconds: float,
+        plain_pods: bool = False,
     ) -> None:
-        """Take whose it is, how it is asked, who takes what it says, and who learns how it goes."""
+        """Take whose it is, how it is asked, who takes what it says, and who learns how it goes.
+
+        `plain_pods`: whether its labels `pod` and `namespace` are those of workloads.
+        """
         self._cluster, self._sender = cluster, f"{READER}/{name}"
         self._pages, self._writes, self._clock, self._standing = pages, writes, clock, standing
-        self._interval = interval_seconds
+        self._interval, self._plain_pods = interval_seconds, plain_pods
         self._parser = TextParser(LIMITS)
         self._started_at = clock.now_ns()
 
@@ -115,7 +119,7 @@ class Federation:
         if error is not None:
             raise error
         self._parser = parser
-        return read_request(as_request(page), READER)
+        return read_request(as_request(page), READER, plain_pods=self._plain_pods)
 
 
 def federate_url(root: str, match: Sequence[str]) -> str:

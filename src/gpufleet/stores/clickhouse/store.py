@@ -7,6 +7,7 @@ from typing import Any, Self
 import msgspec
 
 from gpufleet.model.errors import StoreError
+from gpufleet.model.holding import Holding
 from gpufleet.model.inventory import ChangeQuestion, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.retention import Retention
@@ -30,6 +31,7 @@ from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, p
 from gpufleet.stores.clickhouse.events import fetch_events
 from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers_of_view
 from gpufleet.stores.clickhouse.fleet import fetch_known_gpus, fetch_reporting_gpus, fetch_standings
+from gpufleet.stores.clickhouse.holdings import fetch_holdings
 from gpufleet.stores.clickhouse.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.latest import fetch_latest
 from gpufleet.stores.clickhouse.lock import FolderLock
@@ -196,6 +198,11 @@ class ClickHouseStore:
         """Return how the readers of many machines were doing, as `readers` does of one."""
         with translated(f"{self._dsn.shown}: readers of many"):
             return fetch_readers(self._handles.reader, cluster, machines)
+
+    def holdings_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Holding, ...]]:
+        """Return who holds the devices of many machines; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: holdings"):
+            return fetch_holdings(self._handles.reader, cluster, machines)
 
     def series(
         self,

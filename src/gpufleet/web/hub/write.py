@@ -6,8 +6,11 @@
     405, 408 slow_body, 413 too_large, 415 bad_content_type
     503 overloaded, log_full, not_yet, degraded   with Retry-After: sent again
 
-Whose it is: `web/hub/imports.py`.
+Whose it is: `web/hub/imports.py`. `?pod_labels=workload` says that labels `pod` and `namespace` are those of the pods
+that hold devices (`honor_labels: true`), and not of the exporter's own.
 """
+
+from urllib.parse import parse_qs
 
 import msgspec
 
@@ -32,11 +35,11 @@ class RemoteWrite:
 
     def reading(self, scope: Scope) -> Read:
         """Return what reads this version's body."""
-        version = _version(scope)
+        version, plain = _version(scope), _has_plain_pods(scope)
 
         def read(content: bytes, writer: Writer) -> Written:
             decode = writer.decoder.decode_2 if version == 2 else writer.decoder.decode_1
-            return read_request(decode(content))
+            return read_request(decode(content), plain_pods=plain)
 
         return read
 
@@ -51,6 +54,14 @@ class RemoteWrite:
     def refusal(self, scope: Scope, refused: RefusedError) -> Answer:
         """Say why nothing was taken, as every error of the hub is said."""
         return refused.status, [(b"content-type", b"application/json")], msgspec.json.encode(refused.answer)
+
+
+def _has_plain_pods(scope: Scope) -> bool:
+    """Tell whether the writer says that `pod` and `namespace` are a workload's."""
+    said: str = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=16).get("pod_labels", ["exported"])[-1]
+    if said not in ("exported", "workload"):
+        raise RefusedError(400, "bad_request", "pod_labels is exported or workload", "pod_labels")
+    return said == "workload"
 
 
 def _version(scope: Scope) -> int:

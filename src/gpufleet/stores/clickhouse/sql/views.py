@@ -184,6 +184,26 @@ VIEWS = (
         source="reader_status FINAL",
     ),
     SqlView(
+        name="fleet_holders",
+        help="Who holds a device, or held it, as it was told last; `until` is NULL while it lasts.",
+        columns=(
+            *_same(_SUBJECT, _WORDS),
+            Shown("kind", "holder_kind", "`pod`, `job`, `vm` or `allocation`"),
+            Shown("id", "holder_id", "its identity: UID of a pod, or `namespace/name` where nobody tells it"),
+            Shown("name", "holder_name", "for display"),
+            Shown("namespace", "holder_namespace", "where it lives, or empty"),
+            Shown("parent_kind", "parent_kind", "who holds the holder, or empty"),
+            Shown("parent_id", "parent_id", "its identity, or empty"),
+            Shown("share", "share", "`exclusive`, `timeslice` (or MPS, where nobody tells) or `mig`"),
+            Shown("since", "since", "since when, by whoever told"),
+            Shown("until", "until", "until when, or NULL"),
+            Shown("methods", "methods", "how it was established, such as `exporter_labels`"),
+            Shown("verdict", "verdict", "what the evidence amounts to"),
+            *_same("reported_at received_at", _WORDS),
+        ),
+        source="holdings FINAL",
+    ),
+    SqlView(
         name="fleet_processes",
         help="A process on a device at an instant, over time; ask with bounds on `measured_at`.",
         columns=(

@@ -1,0 +1,38 @@
+"""Which pod holds a device, by labels as Prometheus passes them on."""
+
+import pytest
+
+from gpufleet.dialects.pods import pod_of
+from gpufleet.model.holding import Holder, HolderKind
+
+TRAIN = Holder(kind=HolderKind.POD, id="ml/train-0", name="train-0", namespace="ml")
+OWN = {"pod": "dcgm-exporter-x7k2p", "namespace": "gpu-operator", "container": "exporter"}
+EXPORTED = {"exported_pod": "train-0", "exported_namespace": "ml", "exported_container": "cuda"}
+PLAIN = {"pod": "train-0", "namespace": "ml", "container": "cuda"}
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_was_exported_goes_before_the_exporters_own(plain: bool) -> None:
+    assert pod_of({**OWN, **EXPORTED}, plain=plain) == TRAIN
+
+
+def test_the_exporters_own_pod_holds_nothing() -> None:
+    assert pod_of(OWN, plain=False) is None
+    assert pod_of(PLAIN, plain=False) is None  # nobody says that these are a workload's
+
+
+def test_plain_labels_count_where_it_is_said_that_they_are_a_workloads() -> None:
+    assert pod_of(PLAIN, plain=True) == TRAIN
+
+
+@pytest.mark.parametrize(
+    "labels", [{}, {"pod": "", "namespace": ""}, {"pod": "x"}, {"pod": "x" * 254, "namespace": "y"}]
+)
+def test_half_a_name_is_none(labels: dict[str, str]) -> None:
+    assert pod_of(labels, plain=True) is None
+
+
+def test_a_uid_is_the_identity_where_it_is_told() -> None:
+    found = pod_of({**EXPORTED, "exported_pod_uid": "5b4e07f6"}, plain=False)
+    assert found is not None
+    assert found.id == "5b4e07f6"

@@ -1,0 +1,75 @@
+"""Holders out of labels: told when they change, however a scrape was cut, and over a restart."""
+
+from gpufleet.hub.imported.holders import METHOD, Holders
+from gpufleet.model.holding import Holder, HolderKind, Holding, Share, Verdict
+from gpufleet.model.machine import Machine
+
+NODE = Machine(name="n")
+GPU, SLICE = "gpu/GPU-1", "mig/instance/GPU-1/7"
+
+
+def pod(name: str) -> Holder:
+    return Holder(kind=HolderKind.POD, id=f"ml/{name}", name=name, namespace="ml")
+
+
+A, B = pod("a"), pod("b")
+
+
+def say(holders: Holders, at: int, *named: Holder, view: str = GPU) -> list[tuple[str, int, int | None, str]]:
+    """Return (name, since, until, share) of what is told after one part of a scrape."""
+    told, kept = holders.changes(NODE, {(view, at): frozenset(named)})
+    holders.keep(kept)
+    return sorted((one.holder.name, one.since, one.until, one.share.value) for one in told)
+
+
+def test_a_holder_is_told_once_and_its_end_once_the_next_scrape_begins() -> None:
+    holders = Holders()
+    assert say(holders, 10) == []
+    assert say(holders, 20, A) == [("a", 20, None, "exclusive")]
+    assert say(holders, 30, A) == []
+    assert say(holders, 40, B) == [("b", 40, None, "timeslice"), ("a", 20, None, "timeslice")][::-1]
+    assert say(holders, 50, B) == [("a", 20, 40, "timeslice"), ("b", 40, None, "exclusive")]
+    assert say(holders, 60) == []
+    assert say(holders, 70) == [("b", 40, 60, "exclusive")]
+    assert say(holders, 80) == []
+
+
+def test_parts_of_one_scrape_are_one() -> None:
+    holders = Holders()
+    say(holders, 10, A)
+    assert say(holders, 20) == []  # a series of it that names nobody
+    assert say(holders, 20, A) == []
+    assert say(holders, 30, A) == []
+    assert say(holders, 15, B) == []  # late
+
+
+def test_what_was_not_made_durable_is_told_again() -> None:
+    holders = Holders()
+    first, _ = holders.changes(NODE, {(GPU, 10): frozenset({A})})
+    again, _ = holders.changes(NODE, {(GPU, 10): frozenset({A})})
+    assert first == again
+    assert len(first) == 1
+
+
+def test_several_share_and_a_slice_is_a_slice() -> None:
+    holders = Holders()
+    assert say(holders, 10, A, B) == [("a", 10, None, "timeslice"), ("b", 10, None, "timeslice")]
+    assert say(holders, 10, A, view=SLICE) == [("a", 10, None, "mig")]
+
+
+def test_after_a_restart_a_holder_holds_since_it_did_and_one_that_went_meanwhile_has_gone() -> None:
+    def stored(holder: Holder, since: int, until: int | None = None, method: str = METHOD) -> Holding:
+        return Holding(
+            view=GPU, holder=holder, since=since, until=until, methods=(method,), verdict=Verdict.OBSERVED_ONLY,
+            share=Share.EXCLUSIVE,
+        )  # fmt: skip
+
+    holders = Holders()
+    holders.remember(NODE, [stored(A, 5), stored(pod("old"), 1, 4), stored(pod("others"), 1, None, "kubelet")])
+    assert say(holders, 100, A) == []
+    assert say(holders, 110) == []
+    assert say(holders, 120) == [("a", 5, 110, "exclusive")]
+    again = Holders()
+    again.remember(NODE, [stored(A, 5)])
+    assert say(again, 100, B) == [("a", 5, None, "timeslice"), ("b", 100, None, "timeslice")]
+    assert say(again, 110, B) == [("a", 5, 100, "timeslice"), ("b", 100, None, "exclusive")]
