@@ -113,9 +113,11 @@ async def test_domains_with_gpus_are_found_with_their_ways(libvirt: Libvirt, hos
 
 async def test_a_bad_domain_costs_itself(libvirt: Libvirt, host: Path) -> None:
     many = "".join(pci(f"0x{n:02x}") for n in range(256)) + pci("0x00").replace("slot='0x00'", "slot='0x01'")
-    listing = await look(libvirt, host, domain(1, many), domain(2, MDEV))
+    odd = domain(3, MDEV).replace("train-3", "train\u200b-3")
+    listing = await look(libvirt, host, domain(1, many), domain(2, MDEV), odd)
     assert [guest.name for guest in listing.guests.values()] == ["train-2"]
     assert "more than 256 devices of the host" in listing.problems["domain train-1"]
+    assert "cannot be shown" in listing.problems["domain train\u200b-3"]
 
 
 async def test_domains_stay_while_libvirt_does_not_answer(libvirt: Libvirt, host: Path) -> None:

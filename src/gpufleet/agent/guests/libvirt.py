@@ -7,13 +7,14 @@ over it. What a domain holds is libvirt's word, what of it is a GPU is this host
 import asyncio
 import itertools
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from gpufleet.agent.guests.folder import Listing
 from gpufleet.codecs import libvirt_wire as wire
 from gpufleet.codecs.libvirt_domain import Domain, parse_domain
 from gpufleet.config.guests import Channel, DcgmChannel, GuestConfig, MetricsChannel, QemuAgentChannel
 from gpufleet.config.libvirt import LibvirtConfig
+from gpufleet.config.load import ImpossibleValueError
 from gpufleet.model.errors import ChannelError, WireError
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.text import clean
@@ -72,32 +73,50 @@ class LibvirtSource:
     async def _look(self) -> Listing:
         guests: dict[str, GuestConfig] = {}
         problems: dict[str, str] = {}
+        domains: dict[wire.DomainRef, Domain] = {}
         for ref, answer in (await ask_domains(self._dialer, self._settings.uri)).items():
-            name = clean(ref.name)[:253]
             try:
-                domain = parse_domain(answer)
-                gpus = await self._gpus(domain)
+                domains[ref] = parse_domain(answer)
+            except WireError as error:
+                problems[f"domain {_name(ref)}"] = _problem(ref, error)
+        count = await self._counter(domains.values())
+        for ref, domain in domains.items():
+            gpus = count(domain)
+            try:
                 if gpus != 0:
-                    guests[f"{name} ({ref.id})"] = self._describe(name, ref, domain, gpus)
-            except (WireError, ChannelError) as error:
-                problems[f"domain {name}"] = f"libvirt's domain {name}: {clean(str(error))[:_WORDS]}"
+                    guests[f"{_name(ref)} ({ref.id})"] = self._describe(ref, domain, gpus)
+            except WireError as error:
+                problems[f"domain {_name(ref)}"] = _problem(ref, error)
         return Listing(dict(sorted(guests.items())), problems)
 
-    async def _gpus(self, domain: Domain) -> int | None:
-        """Return how many GPUs and vGPUs it holds, or None where the kernel does not tell of a device."""
-        links = tuple(f"{_MDEV}/{one}" for one in domain.mdevs)
-        parents = (await self._files.fetch(FetchPlan(links=links))).links if links else {}
-        cut_from = [_parent(parents.get(link, "")) for link in links]
-        told = await self._files.fetch(_plan({*domain.pci, *cut_from} - {""}))
-        judged = [_is_gpu(told, address) for address in (*domain.pci, *cut_from)]
-        count = sum(one is True for one in judged)
-        return None if None in judged else count
+    async def _counter(self, domains: Collection[Domain]) -> Callable[[Domain], int | None]:
+        """Ask the kernel of every device at once; return what counts a domain's GPUs and vGPUs.
 
-    def _describe(self, name: str, ref: wire.DomainRef, domain: Domain, gpus: int | None) -> GuestConfig:
-        uid = normalise_uuid(ref.uuid.hex())
+        It returns None where the kernel does not tell of a device.
+        """
+        links = {f"{_MDEV}/{one}" for domain in domains for one in domain.mdevs}
+        cut_from = (await self._files.fetch(FetchPlan(links=tuple(sorted(links))))).links if links else {}
+
+        def functions(domain: Domain) -> list[str]:
+            return [*domain.pci, *(_parent(cut_from.get(f"{_MDEV}/{one}", "")) for one in domain.mdevs)]
+
+        addresses = {address for domain in domains for address in functions(domain)} - {""}
+        told = await self._files.fetch(_plan(addresses)) if addresses else Fetched()
+
+        def count(domain: Domain) -> int | None:
+            judged = [_is_gpu(told, address) for address in functions(domain)]
+            return None if None in judged else sum(one is True for one in judged)
+
+        return count
+
+    def _describe(self, ref: wire.DomainRef, domain: Domain, gpus: int | None) -> GuestConfig:
+        uid, name = normalise_uuid(ref.uuid.hex()), _name(ref)
         if uid is None or not name:
             raise WireError("domain", "it has no name or no UUID")
-        return GuestConfig(name=name, vm_uuid=uid, gpus=gpus, channels=tuple(self._channels(domain)))
+        try:
+            return GuestConfig(name=name, vm_uuid=uid, gpus=gpus, channels=tuple(self._channels(domain)))
+        except ImpossibleValueError as error:
+            raise WireError("domain", str(error)) from error
 
     def _channels(self, domain: Domain) -> Iterable[Channel]:
         settings = self._settings
@@ -141,6 +160,14 @@ async def _reply(stream: Stream, question: bytes, procedure: int, serial: int) -
     await stream.send(question)
     size = wire.packet_bytes(await stream.receive_exactly(wire.LENGTH_BYTES))
     return wire.answer_of(await stream.receive_exactly(size), procedure, serial)
+
+
+def _name(ref: wire.DomainRef) -> str:
+    return clean(ref.name)[:253]
+
+
+def _problem(ref: wire.DomainRef, error: WireError) -> str:
+    return f"libvirt's domain {_name(ref)}: {clean(str(error))[:_WORDS]}"
 
 
 def _parent(link: str) -> str:
