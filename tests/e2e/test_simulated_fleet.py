@@ -74,8 +74,24 @@ def cluster(way: Way, name: str) -> dict[str, Any]:
     return found
 
 
-def reports(way: Way, number: int, gpus: int) -> bool:
-    return bool(cluster(way, f"other-{number}")["coverage"]["reporting"] == gpus)
+def reports(way: Way, name: str, gpus: int) -> bool:
+    return bool(cluster(way, name)["coverage"]["reporting"] == gpus)
+
+
+def told_right(way: Way, fleet: Fleet, number: int, at: int, *, least: int) -> None:
+    """Hold every number that another project's names have room for against the fleet's; so many of a whole GPU."""
+    wanted, told = expected(fleet, at), answered(way, fleet.cluster_id(number))
+    most = 0
+    for key in (gpu.view.key for node in fleet.nodes() if node.cluster == number for gpu in node.gpus):
+        both = {
+            name: value
+            for name, value in told[key].items()
+            if isinstance(value, int | float) and isinstance(wanted[key].get(name), int | float)
+        }
+        assert len(both) >= least - 10, key  # a GPU that is cut has fewer
+        assert both == pytest.approx({name: wanted[key][name] for name in both}, rel=1e-9), key
+        most = max(most, len(both))
+    assert most >= least
 
 
 def agree(told: dict[str, dict[str, Any]], wanted: dict[str, dict[str, Any]]) -> None:
@@ -84,8 +100,8 @@ def agree(told: dict[str, dict[str, Any]], wanted: dict[str, dict[str, Any]]) ->
         assert {name: told[key].get(name) for name in values} == values, key
 
 
-def test_every_value_of_two_roads_is_the_fleet_s(way: Way) -> None:
-    """Node by node, and as bundles through a real relay: every kind of node, every value."""
+def test_three_clusters_by_three_roads_are_right_to_the_unit_in_one_hub(way: Way) -> None:
+    """Node by node, as bundles through a real relay, and by remote write: every kind of node, every value."""
     way.start_hub()
     way.put("/v1/clusters/relayed-1", {"expected": {"H100": 64}})
     relay_port = free_port()
@@ -96,13 +112,14 @@ def test_every_value_of_two_roads_is_the_fleet_s(way: Way) -> None:
     with Gpufleet(arguments, way.folder / "relay.log") as relay:
         relay.wait_for(f"{relay_url}/healthz")
         text, at = now()
-        every = ["--once", "--clusters", "1", "--nodes", "8", "--start", text, "--seed", "3"]
+        every = ["--once", "--clusters", "1", "--nodes", "8", "--start", text, "--seed", "1"]
         alone = simulate(*every, "--prefix", "alone", "--hub", way.hub_url)
         relayed = simulate(*every, "--prefix", "relayed", "--hub", relay_url, "--road", "bundles", "--no-register")
-        for summary in (alone, relayed):
+        written = simulate(*every, "--prefix", "written", "--hub", way.hub_url, "--road", "remote-write")
+        for summary in (alone, relayed, written):
             assert (summary["made"], summary["acknowledged"], summary["waiting"], summary["refused"]) == (8, 8, 0, 0)
         for prefix in ("alone", "relayed"):
-            fleet = Fleet(FleetSpec(seed=3, nodes=8, prefix=prefix))
+            fleet = Fleet(FleetSpec(seed=1, nodes=8, prefix=prefix))
             wanted = expected(fleet, at)
             assert len(wanted) > 64
             wait_until(lambda: set(answered(way, f"{prefix}-1")) == set(wanted), seconds=60, what=prefix)  # noqa: B023
@@ -113,6 +130,10 @@ def test_every_value_of_two_roads_is_the_fleet_s(way: Way) -> None:
             assert record["freshness"]["senders"] == {"live": 8}
             assert record["coverage"]["reporting"] == 64
         assert relay.stop() == 0
+    wait_until(partial(reports, way, "written-1", 56), seconds=60, what="the GPUs that an exporter sees")
+    told_right(way, Fleet(FleetSpec(seed=1, nodes=8, prefix="written")), 1, at, least=15)
+    fleet_answer = way.hub("/v1/fleet")
+    assert (fleet_answer["gpus_reporting"], fleet_answer["gpus_expected"]) == (64 + 64 + 56, 3 * 64)
 
 
 @pytest.mark.parametrize(("road", "least"), [("remote-write", 15), ("otlp", 30)])
@@ -126,23 +147,10 @@ def test_clusters_by_other_projects_roads_are_told_beside_one_by_agents(way: Way
     wait_until(way.drained, what="the hub to have flushed")
     agree(answered(way, "own-1"), expected(Fleet(FleetSpec(nodes=8, prefix="own")), at))
     fleet = Fleet(FleetSpec(clusters=2, nodes=8, prefix="other"))
-    wanted = expected(fleet, at)
-    compared = 0
     for number in (1, 2):
-        gpus = [gpu.view.key for node in fleet.nodes() if node.cluster == number for gpu in node.gpus]
-        wait_until(partial(reports, way, number, len(gpus)), seconds=60, what="all GPUs")
-        told = answered(way, f"other-{number}")
+        wait_until(partial(reports, way, f"other-{number}", 56), seconds=60, what="all GPUs")
         assert cluster(way, f"other-{number}")["freshness"]["liveness"]["state"] == "live"
-        for key in gpus:
-            both = {
-                name: value
-                for name, value in told[key].items()
-                if isinstance(value, int | float) and isinstance(wanted[key].get(name), int | float)
-            }
-            assert len(both) >= least - 10, key  # a GPU that is cut has fewer
-            compared = max(compared, len(both))
-            assert both == pytest.approx({name: wanted[key][name] for name in both}, rel=1e-9), key
-    assert compared >= least
+        told_right(way, fleet, number, at, least=least)
     sources = {one["device"]["source"] for one in way.hub("/v1/gpus?cluster=other-1")["items"]}
     assert sources == {"imported"}
     fleet_answer = way.hub("/v1/fleet")
