@@ -165,6 +165,7 @@ async def test_a_series_that_ended_is_absent(site: Site) -> None:
         (encode_1([]), V1, "", {"Content-Encoding": "gzip"}, 415, "bad_content_type"),
         (encode_1([]), V1, "?cluster=elsewhere", {}, 403, "foreign_cluster"),
         (encode_1([]), V1, "?sender=" + "x" * 200, {}, 400, "bad_request"),
+        (encode_1([]), V1, "?pod_labels=theirs", {}, 400, "bad_request"),
         (encode_1([]), V1, "?" + "&".join(f"a{n}=1" for n in range(20)), {}, 400, "bad_request"),
         (b"\xff\xff\xff\xff\x0f" + b"x" * 100, V1, "", {}, 413, "too_large"),
     ],

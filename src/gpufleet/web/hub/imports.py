@@ -135,16 +135,25 @@ def explained() -> Iterator[None]:
         raise RefusedError(503, "degraded", str(error)) from error
 
 
+def parameters(scope: Scope) -> dict[str, list[str]]:
+    """Return what stands behind the `?` of an address.
+
+    Raises:
+        RefusedError: if that is too much.
+    """
+    try:
+        return parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_PARAMETERS)
+    except ValueError as error:
+        raise RefusedError(400, "bad_request", f"more than {MAX_PARAMETERS} parameters in the address") from error
+
+
 def whose(scope: Scope, bound_to: str | None, served: Sequence[str], unnamed: str) -> tuple[str, str]:
     """Return the cluster that a request is of, and the name of its writer, `unnamed` unless it says one.
 
     Raises:
         RefusedError: if that cannot be told, or is not for who asks.
     """
-    try:
-        asked = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=MAX_PARAMETERS)
-    except ValueError as error:
-        raise RefusedError(400, "bad_request", f"more than {MAX_PARAMETERS} parameters in the address") from error
+    asked = parameters(scope)
     cluster, writer = asked.get("cluster", [""])[-1], asked.get("sender", [unnamed])[-1]
     if not 0 < len(writer) <= MAX_NAME or not writer.isprintable():
         raise RefusedError(400, "bad_request", f"a sender's name has 1 to {MAX_NAME} characters", "sender")

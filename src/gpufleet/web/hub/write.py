@@ -10,15 +10,13 @@ Whose it is: `web/hub/imports.py`. `?pod_labels=workload` says that labels `pod`
 that hold devices (`honor_labels: true`), and not of the exporter's own.
 """
 
-from urllib.parse import parse_qs
-
 import msgspec
 
 from gpufleet.hub.imported.series import READER, read_request
 from gpufleet.hub.imported.writes import Writer
 from gpufleet.hub.imported.written import Written
 from gpufleet.web.hub.body import RefusedError
-from gpufleet.web.hub.imports import MAX_NAME, Answer, Read
+from gpufleet.web.hub.imports import MAX_NAME, Answer, Read, parameters
 from gpufleet.web.hub.respond import Headers, Scope, header
 
 VERSION_2 = "io.prometheus.write.v2.Request"
@@ -58,7 +56,7 @@ class RemoteWrite:
 
 def _has_plain_pods(scope: Scope) -> bool:
     """Tell whether the writer says that `pod` and `namespace` are a workload's."""
-    said: str = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=16).get("pod_labels", ["exported"])[-1]
+    said = parameters(scope).get("pod_labels", ["exported"])[-1]
     if said not in ("exported", "workload"):
         raise RefusedError(400, "bad_request", "pod_labels is exported or workload", "pod_labels")
     return said == "workload"
