@@ -48,6 +48,7 @@ KNOWN: dict[str, list[Any]] = {
     "cursor": ["MTc2NzIyNTYwMDAwMDAwMDAwMC81", "k6Vsb2NhbKZub2RlLWGg"],
     "limit": [1, 1000],
     "code": [[79], [0, 31]],
+    "gpu": ["GPU-0", "0000:1b:00.0"],
     "format": ["json", "csv", "arrow"],
 }
 """Of what there is to be asked for: who only guesses finds nothing."""

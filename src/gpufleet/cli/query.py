@@ -175,6 +175,7 @@ def events(
     view: Annotated[
         str | None, typer.Option(metavar="KEY", help="Only of this device, such as gpu/GPU-...; `machine` for none.")
     ] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="ID", help="Only of this GPU, by UUID or PCI address.")] = None,
     kind: Annotated[str | None, typer.Option(metavar="KIND", help="Only of this kind, such as xid.")] = None,
     code: Annotated[int | None, typer.Option(metavar="NUMBER", help="Only of this code, such as an XID.")] = None,
     allocation: Annotated[str | None, typer.Option(metavar="ID", help="Only what its holder may see.")] = None,
@@ -186,7 +187,7 @@ def events(
     ca: CaOption = None,
 ) -> None:
     """What happened: XIDs, resets, throttles, drivers. The newest first."""
-    wanted = {"cluster": cluster, "machine": machine, "view": view, "kind": kind, "allocation": allocation}
+    wanted = {"cluster": cluster, "machine": machine, "view": view, "gpu": gpu, "kind": kind, "allocation": allocation}
     asked = {**wanted, "code": None if code is None else str(code), "since": since, "until": until, "limit": str(limit)}
     ask(hub, "/v1/events", asked, EventsAnswer, "events", json, Access(token_file, ca))
 

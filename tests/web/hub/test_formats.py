@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from gpufleet.codecs.batch import encode
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
+from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.web.hub.columns import Column, answered_columns, columns_of
 from gpufleet.web.hub.tables import encode_arrow, encode_csv
-from tests.fakes.batches import body, make_batch
+from tests.fakes.batches import body, gpu_view, make_batch
 from tests.web.hub.site import Site, now, running_site
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -210,13 +211,28 @@ async def test_a_cursor_of_another_question_is_refused(site: Site) -> None:
 
 
 async def test_events_by_code(site: Site) -> None:
-    events = [Event(view=None, kind="xid", code=code, at=now(), attributes={}) for code in (79, 31, 13)]
+    slot = View(kind=ViewKind.GPU, side=Side.HOST, pci_address="0000:1b:00.0")
+    views = {79: None, 31: gpu_view(0), 13: slot}
+    events = [Event(view=view, kind="xid", code=code, at=now(), attributes={}) for code, view in views.items()]
     batch = make_batch(9, now())
     reports = tuple(msgspec.structs.replace(one, events=tuple(events)) for one in batch.reports)
     await site.post(encode(msgspec.structs.replace(batch, reports=reports)))
-    for asked, expected in (("code=79", {79}), ("code=79&code=13", {79, 13}), ("code=1", set()), ("", {79, 31, 13})):
+    for asked, expected in (
+        ("code=79", {79}),
+        ("code=79&code=13", {79, 13}),
+        ("code=1", set()),
+        ("", {79, 31, 13}),
+        ("gpu=GPU-0", {31}),
+        ("gpu=00000000:1B:00.0", {13}),
+        ("gpu=x", set()),
+    ):
         assert {one["code"] for one in (await get(site, f"/v1/events?{asked}")).document["events"]} == expected
-    assert (await get(site, "/v1/events?code=x")).status == 400
+    for wrong in ("code=x", "gpu=GPU-0&view=machine"):
+        assert (await get(site, f"/v1/events?{wrong}")).status == 400
+    first = (await get(site, "/v1/events?limit=2")).document
+    rest = (await get(site, f"/v1/events?limit=2&cursor={first['next']}")).document
+    assert sorted(one["code"] for one in first["events"] + rest["events"]) == [13, 31, 79]
+    assert (await get(site, f"/v1/events?limit=2&code=79&cursor={first['next']}")).status == 400
 
 
 class Part(msgspec.Struct):

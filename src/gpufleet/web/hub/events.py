@@ -6,13 +6,14 @@ from litestar import Controller, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
+from gpufleet.hub.history import QuestionError
 from gpufleet.hub.paging import asked
 from gpufleet.hub.queries import Queries
 from gpufleet.model.answer import EventsAnswer
 from gpufleet.model.time import NANOS
 from gpufleet.web.hub.allocations import Tenant
 from gpufleet.web.hub.openapi import errors
-from gpufleet.web.hub.parameters import InstantPlace, instant
+from gpufleet.web.hub.parameters import InstantPlace, gpu_key, instant
 
 DEFAULT_SPAN = 24 * 3600 * NANOS
 
@@ -25,6 +26,7 @@ Codes = Annotated[
 View = Annotated[
     str | None, QueryParameter(description="Only of this device, by its key; `machine` for the machines' own.")
 ]
+Gpu = Annotated[str | None, QueryParameter(description="Only of this GPU, by UUID or PCI address.")]
 Since = Annotated[str | None, QueryParameter(description="RFC 3339; a day before `until` unless given.")]
 Until = Annotated[str | None, QueryParameter(description="RFC 3339, excluded; now unless given.")]
 Limit = Annotated[int, QueryParameter(description="Most events of a page, at most 1000.", ge=1, le=1000)]
@@ -48,6 +50,7 @@ class Events(Controller):
         cluster: Annotated[str | None, QueryParameter(description="Only of this cluster.")] = None,
         machine: Annotated[str | None, QueryParameter(description="Only of this machine, by id or name.")] = None,
         view: View = None,
+        gpu: Gpu = None,
         kind: Kinds = None,
         code: Codes = None,
         allocation: Annotated[str | None, QueryParameter(description="Only what its holder may see.")] = None,
@@ -57,13 +60,16 @@ class Events(Controller):
         cursor: Annotated[str | None, QueryParameter(description="`next` of the page before.")] = None,
     ) -> EventsAnswer:
         """Return a page."""
+        if gpu is not None and view is not None:
+            raise QuestionError("gpu", "say one of view and gpu: a GPU's view is gpu/UUID")
+        wanted = view if gpu is None else gpu_key(gpu)
         place = asked(
             limit,
             cursor,
             "events",
             cluster,
             machine,
-            view,
+            wanted,
             kind,
             code,
             allocation,
@@ -78,7 +84,7 @@ class Events(Controller):
             end=end,
             cluster=cluster,
             machine=machine,
-            view=view,
+            view=wanted,
             kinds=kind or (),
             allocation=allocation,
             codes=code or (),

@@ -1,5 +1,6 @@
 """Times and steps out of query strings."""
 
+import contextlib
 import datetime as dt
 import re
 from typing import Annotated
@@ -9,6 +10,7 @@ from litestar.params import QueryParameter
 
 from gpufleet.hub.history import QuestionError, Window, window
 from gpufleet.model.time import NANOS, to_ns
+from gpufleet.model.view import ViewKind, normalise_pci_address
 
 Limit = Annotated[int | None, QueryParameter(description="Entries of a page; 1 to 1000, 1000 unless given.")]
 Cursor = Annotated[str | None, QueryParameter(description="Of the page before: its `next`, or what its `Link` says.")]
@@ -49,6 +51,13 @@ def instant(field: str, text: str) -> int:
     if at < 0:
         raise QuestionError(field, f"{text!r} is before 1970")
     return at
+
+
+def gpu_key(text: str) -> str:
+    """Return the key of a GPU's view: by a PCI address if it is one, or else by UUID."""
+    with contextlib.suppress(ValueError):
+        return f"{ViewKind.GPU}/pci/{normalise_pci_address(text)}"
+    return f"{ViewKind.GPU}/{text}"
 
 
 def span(field: str, text: str) -> int:
