@@ -36,11 +36,17 @@ class Point(NamedTuple):
 def encode_1(points: Iterable[Point]) -> bytes:
     """Return a body of remote write 1.0."""
     parts = []
+    pairs: dict[tuple[str, str], bytes] = {}  # most labels of a series are those of its neighbours
     for point in points:
-        labels = b"".join(
-            write_bytes(0x0A, write_bytes(0x0A, name.encode()) + write_bytes(0x12, value.encode()))
-            for name, value in _sorted(point.labels)
-        )
+        words = []
+        for pair in _sorted(point.labels):
+            word = pairs.get(pair)
+            if word is None:
+                name, value = pair
+                word = write_bytes(0x0A, write_bytes(0x0A, name.encode()) + write_bytes(0x12, value.encode()))
+                pairs[pair] = word
+            words.append(word)
+        labels = b"".join(words)
         parts.append(write_bytes(0x0A, labels + write_bytes(0x12, _sample(point))))
     return _compress(parts)
 

@@ -1,0 +1,84 @@
+"""The memory that pages of many targets take together: bounded, and given back however a page ends."""
+
+import asyncio
+
+import pytest
+
+from gpufleet.hub.pressure import Pressure
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.channel import ChannelProblem
+from gpufleet.model.errors import ChannelError, ReaderError
+from gpufleet.readers.exporter.fetch import UrlPages
+from gpufleet.readers.exporter.reader import BESIDE_BYTES, ExporterReader
+from tests.fakes.clock import FakeClock
+from tests.support.exporters import serving
+from tests.support.waiting import wait_until_async
+
+LINE = b'DCGM_FI_DEV_POWER_USAGE{gpu="0",UUID="GPU-1"} 100\n'
+PADDING = b"# " + b"x" * 1000 + b"\n"
+
+
+def pages(url: str, room: Pressure, max_bytes: int = 1 << 24) -> UrlPages:
+    return UrlPages(url, timeout_seconds=5, room=room, max_bytes=max_bytes)
+
+
+async def test_a_page_holds_its_room_until_it_was_read() -> None:
+    room = Pressure(1 << 20)
+    with serving(LINE) as (_, url):
+        answer = await pages(url, room).fetch()
+        assert room.held == len(LINE)
+        answer.done()
+        assert room.held == 0
+
+
+async def test_where_there_is_no_room_the_page_is_given_up_and_the_others_are_not() -> None:
+    room = Pressure(1 << 20)
+    with serving(PADDING * 1000) as (server, url):
+        first = await pages(url, room).fetch()
+        held = room.held
+        with pytest.raises(ChannelError, match="on their way here at once") as caught:
+            await pages(url, room).fetch()
+        assert caught.value.problem is ChannelProblem.TOO_LARGE
+        assert room.held == held  # the first one's alone
+        first.done()
+        server.page = LINE
+        (await pages(url, room).fetch()).done()
+        assert room.held == 0
+
+
+@pytest.mark.parametrize("page", [LINE, LINE + PADDING * 2000])
+async def test_a_reader_gives_the_room_back(page: bytes) -> None:
+    room = Pressure(1 << 26)
+    with serving(page) as (_, url):
+        done = await ExporterReader("x", pages(url, room), FakeClock()).read(Lane.FAST)
+    assert done.samples[0].values["gpu_power_watts"] == 100
+    assert room.held == 0
+
+
+@pytest.mark.parametrize("page", [b"no page\x00 at all {", b"gibberish {\n" * 100_000])
+async def test_a_reader_gives_the_room_back_of_what_is_no_page(page: bytes) -> None:
+    room = Pressure(1 << 26)
+    with serving(page) as (_, url), pytest.raises(ReaderError):
+        await ExporterReader("x", pages(url, room), FakeClock()).read(Lane.FAST)
+    assert room.held == 0
+
+
+async def test_a_page_over_its_own_bound_and_one_that_is_given_up_hold_nothing() -> None:
+    room = Pressure(1 << 26)
+    with serving(PADDING * 100) as (_, url):
+        with pytest.raises(ChannelError, match="more than 5000 bytes"):
+            await pages(url, room, max_bytes=5000).fetch()
+        assert room.held == 0
+    assert len(PADDING * 1000) > BESIDE_BYTES
+    with serving(LINE + PADDING * 1000) as (_, url):
+        reader = ExporterReader("x", pages(url, room), FakeClock())
+        task = asyncio.create_task(reader.read(Lane.FAST))
+
+        async def is_on_its_way() -> bool:
+            return room.held >= BESIDE_BYTES or task.done()
+
+        await wait_until_async(is_on_its_way, what="most of the page")
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert room.held == 0
+        assert (await reader.read(Lane.FAST)).samples  # the next pass has a parser of its own
