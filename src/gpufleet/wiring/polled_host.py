@@ -87,9 +87,7 @@ class PolledHost:
                 self._standing.failed(outcome.status.last_error)  # the reader's loop has said it
             batch = self._batch(outcome)
             try:
-                # Beside the event loop: a page at its bound has tens of thousands of values.
-                body = await asyncio.to_thread(encode, batch)
-                await self._ingest.take(body, self._clock.now_ns())
+                await self._ingest.take(encode(batch), self._clock.now_ns())
             except Exception as error:  # noqa: BLE001 - the one catch point: a pass that is not taken in costs itself
                 self._standing.lost += 1
                 words = str(error) if isinstance(error, GpufleetError) else f"{type(error).__name__}: {error}"

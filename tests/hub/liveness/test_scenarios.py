@@ -357,6 +357,21 @@ async def test_the_silence_of_a_target_goes_on_over_a_restart_of_the_hub(hub: Hu
     assert record.liveness.silent_seconds >= 330 - INTERVAL
 
 
+@pytest.mark.parametrize("by", [-3600.0, 3600.0])
+async def test_setting_the_hubs_clock_makes_no_target_silent_and_none_live(hub: HubInTime, by: float) -> None:
+    answers, silent = Node("exporter/dcgm/gpu-1"), Node("exporter/dcgm/gpu-2")
+    answers.answered_at = silent.answered_at = hub.clock.now_ns()
+    await hub.take(answers.body(hub.clock), silent.body(hub.clock))
+    await hub.lets_pass(330, [silent])
+    hub.clock.step(by)
+    for _ in range(3):
+        await hub.lets_pass(INTERVAL, [silent])
+        answers.answered_at = hub.clock.now_ns()
+        await hub.take(answers.body(hub.clock))
+        assert await state_of(hub, answers) is State.LIVE
+        assert await state_of(hub, silent) is State.STALE
+
+
 async def test_a_target_that_never_answered_was_never_seen(hub: HubInTime) -> None:
     target = Node("exporter/dcgm/gpu-1")
     target.answered_at = 0

@@ -127,9 +127,7 @@ class Senders:
         waited = (difference - min(differences)) / NANOS if word.relayed else 0.0
         news = heard(before, batch, received_at=word.received_at)
         # A target that did not answer again: what came is who asked, not the target.
-        silent = (
-            known if known is not None and is_asked(news) and answered_at(news) <= answered_at(known.heard) else None
-        )
+        silent = known if known is not None and _says_the_same(known.heard, news) else None
         self._known[who] = _Known(
             heard=news,
             spoke_at=silent.spoke_at if silent is not None else now - waited,
@@ -159,9 +157,15 @@ def answered_at(heard: Heard) -> int:
     return heard.received_at if at is None else min(at, heard.received_at)
 
 
-def is_asked(heard: Heard) -> bool:
-    """Tell whether it is a target that is asked, and does not speak by itself."""
-    return heard.heartbeat is not None and heard.heartbeat.answered_at is not None
+def _says_the_same(before: Heard, news: Heard) -> bool:
+    """Tell whether a target that is asked did not answer since the word before.
+
+    Another instant is another answer, be it an earlier one: the clock of who asks can be set back.
+    """
+    if news.heartbeat is None or news.heartbeat.answered_at is None:
+        return False
+    at = before.heartbeat.answered_at if before.heartbeat is not None else None
+    return news.heartbeat.answered_at == (before.received_at if at is None else at)
 
 
 def _life(who: Who, known: _Known, now: float) -> SenderLife:
