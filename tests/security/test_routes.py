@@ -42,6 +42,7 @@ MAY: dict[tuple[str, str], set[Role | None]] = {
     ("GET", "/v1/gpus/changes"): {O, A},
     ("GET", "/v1/gpus/pools"): {O, A},
     ("GET", "/v1/events"): {T, O, A},
+    ("GET", "/v1/usage"): {T, O, A},
     ("GET", "/v1/senders"): {O, A},
     ("GET", "/v1/audit"): {A},
     ("GET", "/v1/query"): {A},

@@ -51,6 +51,18 @@ async def test_its_own_is_answered(full: Guarded) -> None:
     assert (await full.ask("/v1/allocations/mine/series?metric=gpu_power_watts", mine)).status == 200
 
 
+async def test_usage_is_of_its_own_allocations(full: Guarded) -> None:
+    for by in ("allocation,tenant", "cluster", "team", "model"):
+        answer = await full.ask(f"/v1/usage?group_by={by}", full.secrets[Role.TENANT])
+        assert answer.status == 200
+        assert (len(answer.document["rows"]), answer.document["total"]["gpus"]) == (1, 2)
+        assert not any(word in answer.body for word in (b'"other"', b'"ours"', b'"free"', b'"past"', b"node-b"))
+    everybody = (await full.ask("/v1/usage", full.secrets[Role.OPERATOR])).document
+    assert {one["group"]["allocation"] for one in everybody["rows"]} == {"mine", "free"}
+    assert everybody["total"]["gpus"] == 2  # both are of one machine: its GPUs count once
+    assert {one["allocation"] for one in everybody["unplaced"]} == {"ours", "past"}
+
+
 async def test_of_another_on_its_machine_it_is_told_nothing_but_that_there_is_trouble(full: Guarded) -> None:
     admin = full.secrets[Role.ADMIN]
     by_name = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "renamed"}, "tenant": "other"}

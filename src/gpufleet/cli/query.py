@@ -26,6 +26,7 @@ from gpufleet.model.answer import (
 )
 from gpufleet.model.fleet import FleetAnswer
 from gpufleet.model.inventory import ChangeKind, GpuChangePage, GpuPool
+from gpufleet.model.usage import UsageAnswer
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -190,6 +191,23 @@ def events(
     wanted = {"cluster": cluster, "machine": machine, "view": view, "gpu": gpu, "kind": kind, "allocation": allocation}
     asked = {**wanted, "code": None if code is None else str(code), "since": since, "until": until, "limit": str(limit)}
     ask(hub, "/v1/events", asked, EventsAnswer, "events", json, Access(token_file, ca))
+
+
+@query_app.command()
+def usage(
+    hub: HubUrl = HUB_URL,
+    group_by: Annotated[
+        str, typer.Option(metavar="WHAT", help="cluster, allocation, tenant, team, model; several with commas.")
+    ] = "allocation",
+    start: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339 [default: a day before the end].")] = None,
+    end: Annotated[str | None, typer.Option(metavar="TIME", help="RFC 3339, excluded [default: now].")] = None,
+    json: Json = False,
+    token_file: TokenFileOption = None,
+    ca: CaOption = None,
+) -> None:
+    """GPU-hours held, used, idle and unknown, energy and cost; each GPU once."""
+    asked = {"group_by": group_by, "start": start, "end": end}
+    ask(hub, "/v1/usage", asked, UsageAnswer, "usage", json, Access(token_file, ca))
 
 
 @query_app.command()

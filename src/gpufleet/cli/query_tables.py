@@ -28,6 +28,7 @@ from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.model.reading import Reading
 from gpufleet.model.sql import SqlAnswer, SqlViewRecord
+from gpufleet.model.usage import UsageAnswer, UsageRow
 from gpufleet.model.view import Scope
 
 STATE = ("gpu_state", "state")
@@ -359,6 +360,34 @@ def series(found: SeriesAnswer) -> list[Table | str]:
     if not found.series and found.reason is None:
         lines.append("nothing was measured in that time")
     return lines
+
+
+def usage(found: UsageAnswer) -> list[Table | str]:
+    """One row a group, the total at the end, and what is not wholly accounted for."""
+    titles = (*(one.value for one in found.group_by), "GPUs", "held", "used", "idle", "unknown", "energy", "cost")
+    empty = [""] * max(0, len(found.group_by) - 1)
+    total = ["total", *empty] if found.group_by else []
+    rows = [
+        (*(one.group[name.value] or "-" for name in found.group_by), *_usage_cells(one, found.currency))
+        for one in found.rows
+    ]
+    rows.append((*total, *_usage_cells(found.total, found.currency)))
+    lines: list[Table | str] = [
+        f"{found.start:%Y-%m-%d %H:%M:%S}Z to {found.end:%Y-%m-%d %H:%M:%S}Z, in GPU-hours",
+        _table(titles, rows, "usage"),
+        escape(_clean(found.words)),
+    ]
+    if found.unplaced:
+        unplaced = [(one.allocation, f"{one.devices:g}", one.reason.value, one.detail) for one in found.unplaced]
+        lines.append(_table(("allocation", "GPUs missing", "why", "words"), unplaced, "allocations"))
+    return lines
+
+
+def _usage_cells(row: UsageRow, currency: str | None) -> tuple[str, ...]:
+    hours = (row.held_gpu_hours, row.used_gpu_hours, row.idle_gpu_hours, row.unknown_gpu_hours)
+    energy = "-" if row.energy_kwh is None else f"{row.energy_kwh:.3f} kWh ({row.energy_source})"
+    cost = f"({row.cost_absent})" if row.cost is None else f"{row.cost:.2f} {currency or ''}".strip()
+    return (str(row.gpus), *(f"{one:.3f}" for one in hours), energy, cost)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], what: str) -> Table | str:

@@ -11,6 +11,7 @@ from gpufleet.config.exporter import ExporterTarget
 from gpufleet.config.forward import ForwardConfig
 from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
+from gpufleet.config.prices import UsageConfig
 from gpufleet.config.pull import ClusterId, DiscoveryConfig, FederationConfig
 from gpufleet.config.tls import TlsConfig, check_exposure
 from gpufleet.model.retention import Retention
@@ -167,7 +168,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         exporter: machines without an agent that are read through an exporter of theirs, each a table `[[exporter]]`.
         discovery: machines without an agent that stand in files of targets, each a table `[[discovery]]`.
         federation: Prometheus servers of clusters that are asked for what they have, each a table `[[federation]]`.
-        tls, ingest, flush, retention, relay, forward: see there.
+        tls, ingest, flush, retention, usage, relay, forward: see there.
     """
 
     listen: str = "127.0.0.1:8470"
@@ -183,6 +184,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ingest: IngestConfig = IngestConfig()
     flush: FlushConfig = FlushConfig()
     retention: RetentionConfig = RetentionConfig()
+    usage: UsageConfig = UsageConfig()
     relay: RelayConfig = RelayConfig()
     forward: ForwardConfig = ForwardConfig()
     netdata: Annotated[tuple[NetdataHost, ...], msgspec.Meta(max_length=1000)] = ()

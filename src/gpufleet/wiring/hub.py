@@ -11,6 +11,7 @@ import msgspec
 from gpufleet.codecs.batch import decode
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig
+from gpufleet.config.prices import UsageConfig
 from gpufleet.hub.claims import Claims
 from gpufleet.hub.clusters import Clusters
 from gpufleet.hub.conflicts import Conflicts
@@ -36,10 +37,12 @@ from gpufleet.hub.queries import Queries
 from gpufleet.hub.rolling import rolling
 from gpufleet.hub.status import HubStatus
 from gpufleet.hub.unpacked import Unpacked
+from gpufleet.hub.usage.prices import Prices
 from gpufleet.hub.wal import Wal
 from gpufleet.hub.writer import Writer
 from gpufleet.model.errors import StoreError, WireError
 from gpufleet.model.ledger import SenderState
+from gpufleet.model.usage import Price
 from gpufleet.ports import Audit, Clock, Registry, Store, Tokens
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.forward import forwarding, make_forwarder
@@ -212,6 +215,7 @@ async def running_hub(
             clusters=clusters,
             stale_after_seconds=config.stale_after_seconds,
             instant=overview.instant,
+            prices=prices_of(config.usage),
         )
         task = asyncio.create_task(flusher.run(), name="flusher")
         try:
@@ -280,6 +284,14 @@ async def running_hub(
         finally:
             flusher.stop()  # after the server: nothing comes in any more
             await task
+
+
+def prices_of(config: UsageConfig) -> Prices:
+    """Return what GPUs cost."""
+    return Prices(
+        config.currency or None,
+        tuple(Price(model=one.model, per_gpu_hour=one.per_gpu_hour, valid_from=one.valid_from) for one in config.price),
+    )
 
 
 async def credentials_of(tokens: Tokens, stack: contextlib.AsyncExitStack) -> Credentials:

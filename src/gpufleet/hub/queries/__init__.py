@@ -14,7 +14,9 @@ from gpufleet.hub.queries.events import EventQueries
 from gpufleet.hub.queries.fleet import FleetQueries
 from gpufleet.hub.queries.inventory import InventoryQueries
 from gpufleet.hub.queries.sql import SqlQueries
+from gpufleet.hub.queries.usage import UsageQueries
 from gpufleet.hub.queries.whereabouts import Whereabouts
+from gpufleet.hub.usage.prices import Prices
 from gpufleet.ports import Clock, Registry, Store
 
 
@@ -22,7 +24,7 @@ class Queries:
     """Answers questions.
 
     Attributes:
-        allocations, fleet, events, inventory, sql: by what is asked about.
+        allocations, fleet, events, inventory, usage, sql: by what is asked about.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Queries:
         clusters: Container[str],
         stale_after_seconds: float,
         instant: Callable[[], Instant],
+        prices: Prices,
     ) -> None:
         self._registry = registry
         self._store = store
@@ -64,6 +67,7 @@ class Queries:
         )
         self.events = EventQueries(registry=registry, store=store, whereabouts=whereabouts, asking=asking)
         self.inventory = InventoryQueries(registry=registry, store=store, whereabouts=whereabouts, asking=asking)
+        self.usage = UsageQueries(registry=registry, store=store, asking=asking, prices=prices)
         self.sql = SqlQueries(store=store, thread=sql_thread)
 
     def now_ns(self) -> int:

@@ -54,6 +54,7 @@ ACCESS: Mapping[tuple[str, str], frozenset[Role]] = {
     ("GET", "/v1/gpus/changes"): _READS_ALL,
     ("GET", "/v1/gpus/pools"): _READS_ALL,
     ("GET", "/v1/events"): _READS_OWN,  # of a tenant's own devices, in its own time
+    ("GET", "/v1/usage"): _READS_OWN,  # of a tenant's own allocations
     ("GET", "/v1/senders"): _READS_ALL,
     ("GET", "/v1/audit"): _ADMIN,
     ("GET", QUERY): _ADMIN,

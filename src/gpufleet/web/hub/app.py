@@ -28,6 +28,7 @@ from gpufleet.web.hub.openapi import CONFIG, exact
 from gpufleet.web.hub.recording import Recorder
 from gpufleet.web.hub.respond import Receive, Scope, Send, respond
 from gpufleet.web.hub.sql import SqlRoutes
+from gpufleet.web.hub.usage import Usage
 
 MAX_QUESTION_BYTES = 1 << 20
 """Of a request's body anywhere else."""
@@ -93,6 +94,7 @@ def build_api(
             Fleet,
             Inventory,
             Events,
+            Usage,
             SqlRoutes,
             AuditRoutes,
             Health,

@@ -26,6 +26,7 @@ from gpufleet.model.answer import (
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
 from gpufleet.model.inventory import GpuChangePage, GpuPool
 from gpufleet.model.sql import SqlAnswer, SqlQuestion, SqlViewRecord
+from gpufleet.model.usage import UsageAnswer
 from gpufleet.web.hub.formats import FORMATS, JSON, LISTS
 
 _WORDS: Mapping[int, str] = {
@@ -79,6 +80,7 @@ _TYPES = (
     SqlAnswer,
     SqlQuestion,
     SqlViewRecord,
+    UsageAnswer,
 )
 """What is asked with and answered; whatever is in them comes along."""
 

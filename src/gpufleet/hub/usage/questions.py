@@ -1,0 +1,224 @@
+"""The question of usage: it fetches what the pure parts need. Everything here blocks."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from gpufleet.hub import answers, guests, slices
+from gpufleet.hub.events import touches
+from gpufleet.hub.history import QuestionError
+from gpufleet.hub.usage.held import Holding, Segment, UnitKey, segments, stretches
+from gpufleet.hub.usage.prices import Prices
+from gpufleet.hub.usage.summing import Known, rows
+from gpufleet.hub.usage.units import WHOLE, Part, Place, Unit, Units
+from gpufleet.model.absence import Reason
+from gpufleet.model.allocation import Allocation
+from gpufleet.model.answer import MachineRecord
+from gpufleet.model.machine import MachineKind
+from gpufleet.model.stored import StoredSample
+from gpufleet.model.time import to_datetime, to_ns
+from gpufleet.model.usage import Dimension, Stretch, Unplaced, UsageAnswer
+from gpufleet.model.view import ViewKind, normalise_uuid
+from gpufleet.ports import Registry, Store
+
+MAX_ALLOCATIONS = 10_000
+"""Allocations that one question can be about."""
+
+MAX_SPAN_NS = 1100 * 86_400 * 10**9
+"""So much time one question can be about."""
+
+
+class _Placed(msgspec.Struct, frozen=True):
+    """What an allocation has: units of a cluster with their parts, and why there are not more."""
+
+    units: tuple[tuple[str, str], ...]
+    reason: Reason = Reason.NOT_COLLECTED
+    detail: str = ""
+
+
+class UsageQuestions:
+    """Asks the registry and the store."""
+
+    def __init__(self, *, registry: Registry, store: Store, prices: Prices) -> None:
+        self._registry = registry
+        self._store = store
+        self._prices = prices
+
+    def ask(self, start: int, end: int, by: Sequence[Dimension], tenant: str | None = None) -> UsageAnswer:
+        """Answer what was held within a time, nanoseconds since 1970, `end` excluded; of one tenant if given.
+
+        Raises:
+            QuestionError: if it is about too much, or nothing.
+        """
+        if end <= start:
+            raise QuestionError("end", "must be after start")
+        if end - start > MAX_SPAN_NS:
+            raise QuestionError("start", "asks for more than 1100 days: ask for less")
+        every = {one.id: one for one in self._registry.allocations() if touches(one, start, end)}
+        shown = frozenset(id_ for id_, one in every.items() if tenant is None or one.spec.tenant == tenant)
+        if len(shown) > MAX_ALLOCATIONS:
+            words = f"asks about {len(shown)} allocations, more than {MAX_ALLOCATIONS}: ask for less time"
+            raise QuestionError("start", words)
+        clusters = {every[id_].spec.target.cluster for id_ in shown}
+        units: dict[UnitKey, Unit] = {}
+        holdings: list[Holding] = []
+        unplaced: list[Unplaced] = []
+        for cluster in sorted(clusters):
+            mine = [one for one in every.values() if one.spec.target.cluster == cluster]
+            found, placed = self._place(cluster, mine)
+            units.update({(cluster, id_): unit for id_, unit in found.items()})
+            for one in mine:
+                span = max(start, _ns(one, start)), min(end, _end(one, end))
+                had = placed[one.id]
+                holdings += [Holding((cluster, id_), part, one.id, *span) for id_, part in had.units]
+                short, phantoms = missing(one, had.units, units)
+                for unit in phantoms:
+                    units[cluster, unit.id] = unit
+                    holdings.append(Holding((cluster, unit.id), WHOLE, one.id, *span))
+                if one.id in shown and any(_is_unmeasured(found[id_], part) for id_, part in had.units):
+                    words = "what share of its GPU a MIG device is was not told: it is in no total"
+                    unplaced.append(Unplaced(allocation=one.id, devices=0, reason=Reason.NOT_REPORTED, detail=words))
+                elif one.id in shown and (short or not had.units):
+                    words = had.detail or "fewer devices are known than it should have"
+                    unplaced.append(Unplaced(allocation=one.id, devices=short, reason=had.reason, detail=words))
+        prices = self._prices.prices
+        cuts = [to_ns(price.valid_from) for price in prices]
+        told = [one for one in segments(holdings, every, cuts) if not shown.isdisjoint(one.parts)]
+        groups, total = rows(self._known(told, units), every, shown, by, prices)
+        return UsageAnswer(
+            start=to_datetime(start),
+            end=to_datetime(end),
+            group_by=tuple(by),
+            currency=self._prices.currency if prices else None,
+            rows=groups,
+            total=total,
+            unplaced=tuple(sorted(unplaced, key=lambda one: one.allocation)),
+            words=_words(total.held_gpu_hours, total.unknown_gpu_hours, unplaced),
+        )
+
+    def _known(self, told: Sequence[Segment], units: dict[UnitKey, Unit]) -> list[Known]:
+        wanted: list[Stretch] = []
+        places: list[tuple[int, str]] = []
+        for number, segment in enumerate(told):
+            if segment.contested:
+                continue
+            for name, stretch in stretches(segment, units[segment.unit]):
+                places.append((number, name))
+                wanted.append(stretch)
+        worked: dict[int, dict[str, object]] = defaultdict(dict)
+        for (number, name), one in zip(places, self._store.worked(wanted), strict=True):
+            worked[number][name] = one
+        return [
+            Known(segment, units[segment.unit], worked.get(number, {}))  # type: ignore[arg-type]
+            for number, segment in enumerate(told)
+        ]
+
+    def _place(self, cluster: str, mine: Sequence[Allocation]) -> tuple[dict[str, Unit], dict[str, _Placed]]:
+        """Find the devices of allocations of one cluster; machines are looked at once, however many mean them."""
+        machines: dict[str, MachineRecord] = {}
+        meant: dict[str, tuple[MachineRecord | None, Reason, str]] = {}
+        inside: dict[str, tuple[list[MachineRecord], list[MachineRecord]]] = {}
+        for one in mine:
+            if one.spec.kind in slices.KINDS:
+                inside[one.id] = self._of_vm(one)
+                machines.update({host.id: host for hosts in inside[one.id] for host in hosts})
+                continue
+            word = one.spec.target.machine
+            located = answers.locate(one, self._registry.machines_called(cluster, word) if word else ())
+            reason = located.reason or Reason.NOT_COLLECTED
+            meant[one.id] = located.machine, reason, located.detail
+            if located.machine is not None:
+                machines[located.machine.id] = located.machine
+        stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
+        units = Units(cluster, stored)
+        placed = {}
+        for one in mine:
+            if one.id in inside:
+                placed[one.id] = self._in_vm(one, *inside[one.id], stored, units)
+                continue
+            machine, reason, detail = meant[one.id]
+            if machine is None:
+                placed[one.id] = _Placed((), reason, detail)
+                continue
+            listed = answers.listed_ids(one, machine, stored.get(machine.id, ()))
+            prefix = f"{cluster}/{machine.id}/"
+            mine_ = (
+                units.whole(machine.id)
+                if listed is None
+                else units.at((machine.id, name.removeprefix(prefix)) for name in sorted(listed))
+            )
+            placed[one.id] = _Placed(tuple(mine_))
+        return units.by_id, placed
+
+    def _of_vm(self, allocation: Allocation) -> tuple[list[MachineRecord], list[MachineRecord]]:
+        """Return the machines that may be its inside, and the nodes that may tell of its vGPU instances."""
+        cluster, uuid = allocation.spec.target.cluster, normalise_uuid(allocation.spec.target.vm_uuid or "")
+        found = self._registry.machines_with_uuid(cluster, uuid) if uuid else ()
+        tellers = set(self._store.tellers_of_text(cluster, slices.VM_ID, uuid) if uuid else ())
+        for name in allocation.spec.devices or ():
+            tellers.update(self._store.tellers_of_view(cluster, f"{ViewKind.VGPU}/{normalise_uuid(name) or name}"))
+        nodes = [one for id_ in sorted(tellers) for one in self._registry.machines_called(cluster, id_)]
+        return (
+            [one for one in found if one.machine.kind is MachineKind.GUEST],
+            [one for one in nodes if one.machine.kind is MachineKind.NODE],
+        )
+
+    def _in_vm(
+        self,
+        allocation: Allocation,
+        inside: Sequence[MachineRecord],
+        nodes: Sequence[MachineRecord],
+        stored: dict[str, tuple[StoredSample, ...]],
+        units: Units,
+    ) -> _Placed:
+        told = [guests.Told(machine=one, stored=stored.get(one.id, ()), readers=()) for one in inside]
+        home = guests.home(allocation, told)
+        found = units.whole(home.id) if home is not None else []
+        places: list[Place] = [
+            (node.id, sample.sample.view.key)
+            for node in nodes
+            for sample in slices.instances_of(
+                allocation.spec, slices.Host(machine=node, stored=stored.get(node.id, ()), readers=())
+            )
+            if sample.sample.view is not None
+        ]
+        reason, detail = answers.NOBODY_ANSWERS[allocation.spec.kind]
+        return _Placed(tuple(dict.fromkeys([*found, *units.at(places)])), reason, detail)
+
+
+def _is_unmeasured(unit: Unit, part: str) -> bool:
+    return part != WHOLE and unit.parts[part].ratio is None
+
+
+def missing(
+    allocation: Allocation, had: Sequence[tuple[str, str]], units: dict[UnitKey, Unit]
+) -> tuple[float, list[Unit]]:
+    """Return how many devices an allocation should have and does not show, and units that stand for them."""
+    spec = allocation.spec
+    listed = [name for name in spec.devices or () if not name.startswith("MIG-")]
+    wanted = max(len(listed), sum(spec.expected.values()))
+    cluster = spec.target.cluster
+    short = max(0, wanted - sum(part == WHOLE and (cluster, id_) in units for id_, part in had))
+    if any(part != WHOLE for _, part in had) and not listed:
+        short = 0  # it is given shares of GPUs, which are not counted in GPUs
+    model = next(iter(spec.expected)) if len(spec.expected) == 1 else None
+    stand_ins: list[Unit] = []
+    for number in range(short):
+        parts: dict[str, Part] = {}
+        stand_ins.append(Unit(cluster, f"missing/{allocation.id}/{number}", (), model, parts))
+    return float(short), stand_ins
+
+
+def _ns(allocation: Allocation, start: int) -> int:
+    return to_ns(allocation.spec.valid_from) if allocation.spec.valid_from is not None else start
+
+
+def _end(allocation: Allocation, end: int) -> int:
+    return min([end, *(to_ns(at) for at in (allocation.spec.valid_to, allocation.closed_at) if at is not None)])
+
+
+def _words(held: float, unknown: float, unplaced: Sequence[Unplaced]) -> str:
+    words = f"{held - unknown:.2f} of {held:.2f} GPU-hours held are known"
+    countless = sum(one.devices == 0 for one in unplaced)
+    return f"{words}; {countless} allocations of unknown devices are in no total" if countless else words

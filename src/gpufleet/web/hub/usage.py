@@ -1,0 +1,70 @@
+"""The route of what allocations came to."""
+
+from typing import Annotated
+
+from litestar import Controller, get
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
+
+from gpufleet.hub.history import QuestionError
+from gpufleet.hub.queries import Queries
+from gpufleet.model.time import NANOS
+from gpufleet.model.usage import Dimension, UsageAnswer
+from gpufleet.web.hub.allocations import Tenant
+from gpufleet.web.hub.openapi import errors
+from gpufleet.web.hub.parameters import instant
+
+DEFAULT_SPAN = 24 * 3600 * NANOS
+
+GroupBy = Annotated[
+    str | None,
+    QueryParameter(
+        description="cluster, allocation, tenant, team, model; several with commas. allocation unless given."
+    ),
+]
+Start = Annotated[str | None, QueryParameter(description="RFC 3339; a day before `end` unless given.")]
+End = Annotated[str | None, QueryParameter(description="RFC 3339, excluded; now unless given, and never later.")]
+
+
+class Usage(Controller):
+    """GPU-hours, energy and cost."""
+
+    path = "/v1/usage"
+    tags = ("usage",)
+
+    @get(
+        summary="GPU-hours held, used, idle and unknown, energy and cost; to a tenant, of its own allocations",
+        description="Each GPU counts once in every row and in the total, whoever sees it.",
+        responses=errors(),
+    )
+    async def get_usage(
+        self,
+        queries: NamedDependency[Queries],
+        tenant: Tenant,
+        group_by: GroupBy = None,
+        start: Start = None,
+        end: End = None,
+    ) -> UsageAnswer:
+        """Return rows and their total."""
+        now = queries.now_ns()
+        last = min(now, instant("end", end)) if end is not None else now
+        first = instant("start", start) if start is not None else max(0, last - DEFAULT_SPAN)
+        return await queries.usage.of(first, last, dimensions(group_by), tenant)
+
+
+def dimensions(text: str | None) -> tuple[Dimension, ...]:
+    """Read `group_by`; by allocation where it is not given.
+
+    Raises:
+        QuestionError: if one of them is none.
+    """
+    if text is None:
+        return (Dimension.ALLOCATION,)
+    found = []
+    for name in dict.fromkeys(text.split(",")):
+        try:
+            found.append(Dimension(name.strip()))
+        except ValueError as error:
+            words = f"{name[:50]!r} is none of {', '.join(Dimension)}"
+            raise QuestionError("group_by", words) from error
+    return tuple(found)

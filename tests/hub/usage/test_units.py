@@ -1,0 +1,89 @@
+"""One GPU, however many see it."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gpufleet.hub.usage.units import WHOLE, Units
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.reading import Sample, Value
+from gpufleet.model.stored import StoredSample
+from gpufleet.model.view import Side, View, ViewKind
+
+A, B = "GPU-0000000a-0000-4000-8000-000000000000", "GPU-0000000b-0000-4000-8000-000000000000"
+
+
+def told(view: View, at: int = 1, reader: str = "nvml", **values: Value) -> StoredSample:
+    return StoredSample(
+        sample=Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=at, values={**values}), received_at=at
+    )
+
+
+def gpu(uuid: str | None, address: str | None = "0000:01:00.0", side: Side = Side.HOST) -> View:
+    return View(kind=ViewKind.GPU, side=side, uuid=uuid, pci_address=address)
+
+
+def units(machines: Mapping[str, list[StoredSample]]) -> Units:
+    return Units("c", machines)
+
+
+def test_two_machines_that_see_one_uuid_see_one_gpu() -> None:
+    seen = units({"old": [told(gpu(A), gpu_name="H200")], "new": [told(gpu(A, "0000:09:00.0")), told(gpu(B, None))]})
+    assert seen.whole("old")[0] in seen.whole("new")
+    assert (len(seen.whole("old")), len(seen.whole("new")), len(seen.by_id)) == (1, 2, 2)
+    unit = seen.by_id[seen.whole("old")[0][0]]
+    assert unit.model == "H200"
+    assert unit.views == (("old", f"gpu/{A}"), ("new", f"gpu/{A}"))
+
+
+def test_two_readers_and_the_bus_see_one_gpu() -> None:
+    bus = gpu(None, side=Side.PCI_ONLY)
+    seen = units({"m": [told(gpu(A)), told(gpu(A), reader="dcgm"), told(bus, at=0, reader="pci")]})
+    assert len(seen.whole("m")) == len(seen.by_id) == 1
+
+
+def test_a_gpu_that_its_host_gave_to_a_guest_is_one_with_the_guests() -> None:
+    seen = units(
+        {
+            "host": [told(gpu(A), at=1), told(gpu(None, side=Side.PCI_ONLY), at=5, reader="pci")],
+            "guest": [told(gpu(A, "0000:00:05.0", Side.GUEST), at=6)],
+        }
+    )
+    assert seen.whole("host") == seen.whole("guest")
+    assert len(seen.by_id) == 1
+
+
+def test_a_slot_with_another_gpu_in_it_counts_once_and_a_swap_twice() -> None:
+    seen = units({"m": [told(gpu(A), at=1), told(gpu(B), at=2)]})
+    assert len(seen.whole("m")) == len(seen.by_id) == 1
+    swapped = units(
+        {
+            "m": [told(gpu(A), at=1), told(gpu(B), at=2)],
+            "n": [told(gpu(B), at=1), told(gpu(A), at=2)],
+        }
+    )
+    assert swapped.whole("m") != swapped.whole("n")
+    assert len(swapped.by_id) == 2
+
+
+def test_mig_devices_are_parts_with_their_share() -> None:
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=f"gpu/{A}")
+    bare = msgspec.structs.replace(mig, uuid="MIG-2")
+    seen = units({"m": [told(gpu(A), gpu_mig_devices_max=7), told(mig, mig_gpu_slices=3), told(bare)]})
+    ((id_, part),) = seen.at([("m", "mig/MIG-1"), ("m", "mig/nobody")])
+    assert part == "MIG-1"
+    assert seen.whole("m") == [(id_, WHOLE)]
+    assert {name: one.ratio for name, one in seen.by_id[id_].parts.items()} == {"MIG-1": 3 / 7, "MIG-2": None}
+
+
+def test_a_place_in_a_list_counts_only_where_nothing_has_a_name() -> None:
+    listed = View(kind=ViewKind.GPU, side=Side.HOST, instance="0")
+    assert len(units({"m": [told(listed, reader="netdata"), told(gpu(A))]}).whole("m")) == 1
+    assert len(units({"m": [told(listed, reader="netdata")]}).whole("m")) == 1
+
+
+def test_a_vgpu_is_one_from_both_sides() -> None:
+    instance = View(kind=ViewKind.VGPU, side=Side.VGPU_HOST, uuid=A.removeprefix("GPU-"), parent=f"gpu/{B}")
+    seen = units({"host": [told(gpu(B)), told(instance)], "guest": [told(gpu(A, None, Side.GUEST))]})
+    assert seen.at([("host", instance.key)]) == seen.whole("guest")
+    assert len(seen.whole("host")) == 1

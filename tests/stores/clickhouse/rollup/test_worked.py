@@ -1,0 +1,53 @@
+"""What devices did within stretches: the same from samples as from hours, and a device of two tellers once."""
+
+import msgspec
+import pytest
+
+from gpufleet.model.time import NANOS
+from gpufleet.model.usage import Stretch
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.stores.clickhouse.rollup import brute
+from tests.stores.clickhouse.rollup.brute import HOUR, Told
+from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, roll, write
+
+SPANS = ((0, 3 * HOUR), (17, HOUR), (HOUR - 1, HOUR + 1), (1234, 2 * HOUR + 77), (2 * HOUR, 3 * HOUR), (5, 6))
+
+
+def stretch(cluster: str, start: int, end: int, *machines: str) -> Stretch:
+    views = tuple((machine, GPU.key) for machine in machines)
+    return Stretch(cluster=cluster, views=views, start=(T0 + start) * NANOS, end=(T0 + end) * NANOS)
+
+
+def test_hours_and_samples_say_the_same(store: ClickHouseStore, cluster: str) -> None:
+    told = [
+        Told(at=at, watts=float(at % 700), busy=at // 900 % 2 * 0.7, joules=float(at * 300 % 10**6))
+        for at in range(3, 3 * HOUR, 30)
+        if not 4000 < at < 6100
+    ]
+    write(store, cluster, told)
+    asked = [stretch(cluster, start, end, "m") for start, end in SPANS]
+    expected = [pytest.approx(tuple(brute.usage(told, start, end).values())) for start, end in SPANS]
+    assert [msgspec.structs.astuple(one) for one in store.worked(asked)] == expected
+    roll(store)
+    assert [msgspec.structs.astuple(one) for one in store.worked(asked)] == expected
+    late = Told(at=5000, watts=1.0, busy=1.0)
+    write(store, cluster, [late])  # the hour is answered from samples until it is made again
+    told = sorted([*told, late], key=lambda one: one.at)
+    expected = [pytest.approx(tuple(brute.usage(told, start, end).values())) for start, end in SPANS]
+    assert [msgspec.structs.astuple(one) for one in store.worked(asked)] == expected
+
+
+def test_of_several_who_see_a_device_the_one_that_knows_most_answers(store: ClickHouseStore, cluster: str) -> None:
+    write(store, cluster, [Told(at=at, busy=1.0, watts=5.0) for at in range(0, 600, 60)], "host")
+    write(store, cluster, [Told(at=at, busy=0.0) for at in range(0, 1200, 60)], "guest")
+    for _ in range(2):
+        (both,) = store.worked([stretch(cluster, 0, HOUR, "host", "guest")])
+        assert (both.used_seconds, both.idle_seconds) == (0, 1260)  # the last word stands for two minutes
+        assert (both.power_joules, both.power_seconds) == (5.0 * 660, 660)
+        roll(store)
+
+
+def test_nothing_known_is_nothing(store: ClickHouseStore, cluster: str) -> None:
+    (nothing,) = store.worked([stretch(cluster, 0, HOUR, "m")])
+    assert set(msgspec.structs.astuple(nothing)) == {0.0}
+    assert store.worked([]) == []

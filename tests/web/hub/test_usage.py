@@ -1,0 +1,76 @@
+"""The route of usage: who sees what, and what is said where nothing is known."""
+
+import datetime as dt
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpufleet.config.prices import PriceConfig, UsageConfig
+from gpufleet.model.absence import Reason
+from gpufleet.model.usage import UsageAnswer
+from tests.fakes.batches import body
+from tests.web.hub.site import Site, now, running_site
+
+DAY = "start=2026-03-01T00:00:00Z&end=2026-03-02T00:00:00Z"
+OLD = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    price = PriceConfig(model="H200", per_gpu_hour=2.5, valid_from=OLD)
+    async with running_site(tmp_path, usage=UsageConfig(currency="EUR", price=(price,))) as site:
+        yield site
+
+
+def spec(machine: str, **more: object) -> dict[str, object]:
+    target = {"cluster": "local", "machine": machine}
+    return {"kind": "bare_metal", "target": target, "valid_from": "2026-03-01T12:00:00Z", **more}
+
+
+async def usage(site: Site, query: str) -> UsageAnswer:
+    status, document = await site.ask(f"/v1/usage?{query}")
+    assert status == 200, document
+    return msgspec.convert(document, UsageAnswer)
+
+
+async def test_what_is_held_and_not_read_is_unknown_and_never_idle(site: Site) -> None:
+    await site.post(body(1, now()))
+    await site.ask("/v1/allocations/a", "PUT", spec("node-a", tenant="t", valid_to="2026-03-01T18:00:00Z"))
+    answer = await usage(site, f"group_by=allocation,tenant,team&{DAY}")
+    (row,) = answer.rows
+    assert row.group == {"allocation": "a", "tenant": "t", "team": None}
+    assert (row.gpus, row.held_gpu_hours, row.unknown_gpu_hours, row.known_ratio) == (2, 12.0, 12.0, 0.0)
+    assert (row.used_gpu_hours, row.idle_gpu_hours, row.energy_kwh) == (0.0, 0.0, None)
+    assert (row.cost, row.cost_absent) == (None, Reason.NO_DATA)
+    assert answer.words == "0.00 of 12.00 GPU-hours held are known"
+
+
+async def test_devices_that_should_be_there_count_and_others_are_named(site: Site) -> None:
+    await site.ask("/v1/allocations/expects", "PUT", spec("nobody", expected={"H200": 8}))
+    await site.ask("/v1/allocations/vague", "PUT", spec("nowhere"))
+    answer = await usage(site, f"group_by=model&{DAY}")
+    (row,) = answer.rows
+    assert (row.group, row.gpus, row.held_gpu_hours, row.unknown_gpu_hours) == ({"model": "H200"}, 8, 96.0, 96.0)
+    assert (row.cost, answer.currency) == (240.0, "EUR")
+    assert [(one.allocation, one.devices, one.reason) for one in answer.unplaced] == [
+        ("expects", 8.0, Reason.TARGET_UNKNOWN),
+        ("vague", 0.0, Reason.TARGET_UNKNOWN),
+    ]
+    assert "1 allocations of unknown devices are in no total" in answer.words
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("group_by=planet", "group_by"),
+        ("group_by=", "group_by"),
+        ("start=2026-03-02T00:00:00Z&end=2026-03-01T00:00:00Z", "end"),
+        ("start=1990-01-01T00:00:00Z", "start"),
+        ("start=yesterday", "start"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(site: Site, query: str, field: str) -> None:
+    status, document = await site.ask(f"/v1/usage?{query}")
+    assert (status, document["error"], document["field"]) == (400, "bad_request", field)
