@@ -13,7 +13,7 @@ from gpufleet.dialects.dcgm_exporter import CLOCK_COUNT, CLOCK_EVENTS, DCGM_EXPO
 from gpufleet.dialects.dialect import Family
 from gpufleet.exporters.clock_counts import ClockCounts
 from gpufleet.exporters.exposition import Page, labelled
-from gpufleet.exporters.families import SUBJECTS, Shown, add_families, parts, text
+from gpufleet.exporters.families import SUBJECTS, Shown, add_families, each_once, parts, text
 from gpufleet.exporters.prometheus import guest_labels
 from gpufleet.model.event import EventReport
 from gpufleet.model.event_kinds import EventKind
@@ -86,13 +86,9 @@ def _shown(snapshot: Snapshot, side: Side = Side.HOST) -> Iterator[Shown]:
 def _guests(snapshot: Snapshot) -> Iterator[Shown]:
     """Return GPUs and MIG devices of virtual machines, with who they are behind the labels."""
     for guest in snapshot.guests:
-        seen: set[tuple[str, ...]] = set()
         inside = msgspec.structs.replace(snapshot, devices=guest.devices, host=guest.host)
-        for one in _shown(inside, Side.GUEST):
-            labels = {**one.labels, **guest_labels(guest)}
-            if tuple(labels.values()) not in seen:  # devices that it calls alike are one series
-                seen.add(tuple(labels.values()))
-                yield msgspec.structs.replace(one, labels=labels)
+        for one in each_once(_shown(inside, Side.GUEST)):
+            yield msgspec.structs.replace(one, labels={**one.labels, **guest_labels(guest)})
 
 
 def _label(family: Family, one: Shown, value: Value) -> Mapping[str, str]:

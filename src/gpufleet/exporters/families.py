@@ -1,7 +1,7 @@
 """Readings under another project's names: the part that all dialects share. Names and units are `dialects/`'."""
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -38,6 +38,16 @@ def plain(family: Family, value: Value) -> str | None:
         return number(value)
     theirs = value * family.over / family.times
     return number(int(theirs) if theirs.is_integer() else theirs)
+
+
+def each_once(shown: Iterable[Shown]) -> Iterator[Shown]:
+    """Leave out what is called like another before it: a series that is there twice costs the whole page."""
+    seen: set[tuple[str, ...]] = set()
+    for one in shown:
+        called = tuple(one.labels.values())
+        if called not in seen:
+            seen.add(called)
+            yield one
 
 
 def add_families(

@@ -2,7 +2,7 @@
 
 from gpufleet.dialects.kubevirt import KUBEVIRT
 from gpufleet.exporters.exposition import Page
-from gpufleet.exporters.families import Shown, add_families
+from gpufleet.exporters.families import Shown, add_families, each_once
 from gpufleet.model.catalogue import Subject
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.view import ViewKind
@@ -24,4 +24,4 @@ def add_kubevirt(page: Page, snapshot: Snapshot) -> None:
                 "gpu_name": device.name or "",
             }
             shown.append(Shown(subject=Subject.GPU, readings=device.readings, labels=labels))
-    add_families(page, KUBEVIRT, shown)
+    add_families(page, KUBEVIRT, list(each_once(shown)))
