@@ -368,8 +368,7 @@ def usage(found: UsageAnswer) -> list[Table | str]:
     empty = [""] * max(0, len(found.group_by) - 1)
     total = ["total", *empty] if found.group_by else []
     rows = [
-        (*(one.group[name.value] or "-" for name in found.group_by), *_usage_cells(one, found.currency))
-        for one in found.rows
+        (*(one.group[name] or "-" for name in found.group_by), *_usage_cells(one, found.currency)) for one in found.rows
     ]
     rows.append((*total, *_usage_cells(found.total, found.currency)))
     lines: list[Table | str] = [

@@ -90,7 +90,7 @@ class UsageRow(msgspec.Struct, frozen=True, kw_only=True):
         cost_absent, cost_detail: why there is no cost.
     """
 
-    group: dict[str, str | None]
+    group: dict[Dimension, str | None]
     gpus: int
     held_gpu_hours: float
     used_gpu_hours: float

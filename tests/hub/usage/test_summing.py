@@ -107,7 +107,7 @@ def brute(held: Sequence[Holding], world: World, key: str | None) -> dict[str | 
 def test_every_second_of_every_unit_counts_once(held: list[Holding], world: World, by: str) -> None:
     groups, total = summed(held, world, (Dimension(by),))
     expected = brute(held, world, by)
-    assert {one.group[by]: one.held_gpu_hours * 3600 for one in groups} == {
+    assert {one.group[Dimension(by)]: one.held_gpu_hours * 3600 for one in groups} == {
         name: pytest.approx(sums[0]) for name, sums in expected.items()
     }
     (whole,) = brute(held, world, None).values() or ([0.0, 0.0, 0.0],)
@@ -128,7 +128,7 @@ def test_what_a_unit_or_a_part_did_is_what_was_read_of_it(held: list[Holding], w
     assert len(groups) == len(expected)
     for one in groups:
         did = (one.used_gpu_hours * 3600, one.idle_gpu_hours * 3600)
-        assert did == pytest.approx(expected[one.group["allocation"]][1:])
+        assert did == pytest.approx(expected[one.group[Dimension.ALLOCATION]][1:])
 
 
 def world_of(**told: str | None) -> World:
@@ -150,7 +150,7 @@ def test_a_gpu_in_mig_mode_did_what_its_devices_did() -> None:
 def test_what_is_two_tenants_at_once_is_held_by_both_and_unknown() -> None:
     held = [Holding(("c", "u1"), WHOLE, "a", ns(0), ns(12)), Holding(("c", "u1"), WHOLE, "c", ns(6), ns(12))]
     groups, total = summed(held, world_of(u1="used"), (Dimension.TENANT,))
-    told = {one.group["tenant"]: (one.held_gpu_hours * 3600, one.used_gpu_hours * 3600) for one in groups}
+    told = {one.group[Dimension.TENANT]: (one.held_gpu_hours * 3600, one.used_gpu_hours * 3600) for one in groups}
     assert told == {"t1": (12, 6), "t2": (6, 0)}
     assert (total.held_gpu_hours * 3600, total.unknown_gpu_hours * 3600, total.gpus) == (12, 6, 1)
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import encode
 from gpufleet.model.event import Event
+from gpufleet.model.liveness import State
 from gpufleet.model.machine import Machine
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.web.hub.columns import Column, answered_columns, columns_of
@@ -127,6 +128,15 @@ async def test_a_spreadsheet_does_not_calculate_what_others_say(site: Site) -> N
     assert {row["cluster.spec.team"] for row in (await get(site, "/v1/clusters?format=csv")).rows} == {"", "'-x"}
     names = (await get(site, "/v1/nodes?format=arrow")).table.column("machine.machine.name").to_pylist()
     assert "=1+1" in names  # nobody calculates there
+
+
+async def test_usage_has_a_column_for_each_way_to_group(site: Site) -> None:
+    whole = (await get(site, "/v1/usage?group_by=team")).document
+    reply = await get(site, "/v1/usage?group_by=team", Accept="text/csv")
+    assert len(reply.rows) == len(whole["rows"])
+    header = reply.content.decode().splitlines()[0].split(",")
+    assert {"group.team", "group.cluster", "held_gpu_hours"} <= set(header)
+    assert (await get(site, "/v1/usage?format=arrow")).table.column_names == header
 
 
 async def test_an_answer_that_is_no_list_is_json_alone(site: Site) -> None:
@@ -294,6 +304,18 @@ def test_numbers_of_sql_keep_their_types() -> None:
     assert [str(kind) for kind in table.schema.types] == ["uint64", "double", "string", "string"]
     assert table.to_pylist()[0] == {"a": 2**64 - 1, "b": None, "c": '["=x"]', "d": str(2**200)}
     assert encode_csv(columns, rows).decode().splitlines()[1:] == [f'{2**64 - 1},,"[""=x""]",{2**200}', "0,-1.5,[],0"]
+
+
+class Counted(msgspec.Struct):
+    machines: dict[State, int]
+
+
+def test_a_map_of_a_closed_set_has_a_column_for_each_that_there_can_be() -> None:
+    rows = [Counted({State.LIVE: 3}), Counted({})]
+    columns = columns_of(Counted, rows)
+    assert [one.name for one in columns] == [f"machines.{state.value}" for state in State]
+    live = encode_csv(columns, rows).decode().splitlines()[1:]
+    assert [line.replace(",", "") for line in live] == ["3", ""]
 
 
 def test_columns_of_nothing() -> None:

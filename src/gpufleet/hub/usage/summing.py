@@ -150,7 +150,7 @@ def _row(group: Mapping[Dimension, str | None], one: _Sum, prices: Sequence[Pric
     if one.joules:
         source = next(iter(one.joules)) if len(one.joules) == 1 else EnergySource.MIXED
     return UsageRow(
-        group={dimension.value: value for dimension, value in group.items()},
+        group=dict(group),
         gpus=len(one.units),
         held_gpu_hours=held,
         used_gpu_hours=one.used / 3600,

@@ -1,7 +1,7 @@
 """Records laid flat: what the columns of a list of them are, by their types alone, and what each record has there.
 
 The same columns come for every page of a list, whatever is on it: but readings have a column for each metric that is on
-the page. What is in a column has one type; what has no plain one (lists, maps) is there as JSON.
+the page. What is in a column has one type; what has no plain one (lists, maps of whatever keys) is there as JSON.
 """
 
 import datetime as dt
@@ -74,6 +74,9 @@ def _columns(kind: Type, path: str, get: Get, rows: Sequence[Any]) -> Iterable[C
             unsigned = metric.type is ValueType.INT and metric.low is not None and metric.low >= 0
             yield Column(f"{path}.{name}", "uint64" if unsigned else _METRIC[metric.type], _reading(get, name, "value"))
             yield Column(f"{path}.{name}.absent", "text", _reading(get, name, "absent"))
+    elif isinstance(kind, DictType) and isinstance(kind.key_type, EnumType) and type(_some(kind.value_type)) in _PLAIN:
+        for key in kind.key_type.cls:
+            yield Column(f"{path}.{key.value}", _PLAIN[type(_some(kind.value_type))], _entry(get, key))
     elif type(kind) in _PLAIN:
         yield Column(path, _PLAIN[type(kind)], get)
     else:
@@ -104,6 +107,10 @@ def _reading(get: Get, name: str, what: str) -> Get:
         return None if found is None else getattr(found, what)
 
     return reading
+
+
+def _entry(get: Get, key: Any) -> Get:
+    return lambda row: (get(row) or {}).get(key)
 
 
 def _as_json(value: Any) -> str | None:

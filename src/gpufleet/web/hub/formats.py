@@ -21,6 +21,7 @@ from gpufleet.hub.paging import Page
 from gpufleet.model.answer import EventsAnswer, GpuPage, MachinePage, NodePage
 from gpufleet.model.inventory import GpuChangePage
 from gpufleet.model.sql import SqlAnswer
+from gpufleet.model.usage import UsageAnswer
 from gpufleet.web.hub.columns import Column, answered_columns, columns_of
 from gpufleet.web.hub.respond import Receive, Scope, Send
 from gpufleet.web.hub.tables import encode_arrow, encode_csv
@@ -40,6 +41,7 @@ LISTS: dict[type[msgspec.Struct], str] = {
     GpuPage: "items",
     GpuChangePage: "items",
     EventsAnswer: "events",
+    UsageAnswer: "rows",
 }
 """Answer to the field that the list is in."""
 
