@@ -21,6 +21,11 @@ TEXTS = {
 }
 """Families of labels."""
 
+_OF_GUESTS = (
+    "Agents and hubs leave it alone: all of it is said of virtual machines by somebody else than these, and who a "
+    "machine is, is not a label's to say."
+)
+
 _NAMED = re.compile(r"`gpufleet_(\w+)`")
 
 
@@ -47,8 +52,9 @@ def render_dialects_reference() -> str:
 
 
 def _page(dialect: Dialect) -> list[str]:
-    readers = "hubs" if dialect is KUBEVIRT else "agents, hubs"  # what tells of guests is no exporter of one machine
-    words = f"`--dialect {_flag(dialect.name)}`; read by {readers} and `gpufleet decode`."
+    words = f"`--dialect {_flag(dialect.name)}`; read by agents, hubs and `gpufleet decode`."
+    if dialect is KUBEVIRT:
+        words = f"`--dialect {_flag(dialect.name)}`; read by `gpufleet decode`. {_OF_GUESTS}"
     rows = [_row(family.name, _family_ours(family), _note(family)) for family in dialect.families.values()]
     rows += [_row(name, "–", TEXTS[name]) for name in dialect.special if name in TEXTS]
     rows += [_row(name, _instead(why), _also(name, why)) for name, why in dialect.unread.items()]
