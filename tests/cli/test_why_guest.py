@@ -82,7 +82,7 @@ def test_the_command_asks_the_agent(served: dict[str, tuple[int, bytes]]) -> Non
     missing = gpufleet("why", "nobody", "--agent", url, "--hub", "http://127.0.0.1:1")
     assert missing.returncode != 0
     unknown = gpufleet("why", "nobody", "--agent", url)
-    assert "known are: ml/train-0, ops/train-0" in unknown.stderr
+    assert "virtual machines that the agent knows: ml/train-0, ops/train-0" in unknown.stderr
 
 
 def test_the_doctor_tells_of_each(served: dict[str, tuple[int, bytes]], tmp_path: Path) -> None:

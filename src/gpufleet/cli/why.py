@@ -74,18 +74,17 @@ def _of_device(what: str, agent: str | None, config: ConfigFile, access: Access)
         except CommandError as error:
             raise CommandError(
                 f"no device of {snapshot.node.name} is {what}; its devices: {known}. The machine itself is `host`\n"
-                f"{_guests_known(snapshot, agent)}\n"
                 f"nor is it an allocation here: {error}\n"
-                "for one of another hub give --hub URL"
+                f"for one of another hub give --hub URL\n{_guests_known(snapshot, agent)}"
             ) from error
     return explain_device(snapshot, *found, now)
 
 
 def _guests_known(snapshot: Snapshot, agent: str | None) -> str:
     if agent is None:
-        return "virtual machines are known to a running agent: give --agent URL"
+        return "for a virtual machine, which a running agent knows, --agent URL"
     names = ", ".join(guest.machine.name for guest in snapshot.guests) or "none"
-    return f"nor is it a virtual machine; known are: {names}"
+    return f"virtual machines that the agent knows: {names}"
 
 
 def _of_allocation(hub: str, what: str, access: Access) -> Explanation:
