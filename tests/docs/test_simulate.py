@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from gpufleet.simulate.fleet.faults import FAULTS
+from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 
@@ -13,3 +14,9 @@ def test_every_fault_is_on_the_page_in_the_program_s_words() -> None:
         (line,) = [line for line in rows if line.startswith(f"| `{kind}`")]
         assert row.happens in line
         assert row.expected in line
+
+
+def test_the_virtual_machine_of_the_page_is_one_of_the_fleet() -> None:
+    machine = Fleet(FleetSpec(clusters=3, nodes=40)).node(1, 5).guests[0].machine
+    assert machine.system_uuid is not None
+    assert f"--target {machine.system_uuid}" in PAGE.read_text()
