@@ -1,4 +1,8 @@
-"""GPUs that the fleet is made of: what captured outputs of their drivers, and their data sheets, say of them."""
+"""GPUs that the fleet is made of: what captured outputs of their drivers say of them.
+
+What no capture shows is from data sheets and NVIDIA's documentation: what they draw at rest, the memory of the H100's
+MIG devices (NVIDIA's `mig -lgip`), the names of vGPU types, the clocks of the A100.
+"""
 
 import msgspec
 
@@ -157,10 +161,10 @@ A100 = Model(
     architecture="Ampere",
     compute_capability="8.0",
     vbios="92.00.36.00.02",
-    part_number="692-2G506-0210-002",
+    part_number="692-2G506-0212-002",
     pci_device=0x20B2,
     memory_bytes=81_920 * MIB,
-    reserved_bytes=693 * MIB,
+    reserved_bytes=869 * MIB,
     bar1_bytes=131_072 * MIB,
     idle_watts=60.0,
     limit_watts=400.0,
@@ -181,10 +185,10 @@ L40S = Model(
     architecture="Ada",
     compute_capability="8.9",
     vbios="95.02.66.00.15",
-    part_number="900-2G133-0080-000",
+    part_number="900-2G133-A880-000",
     pci_device=0x26B9,
     memory_bytes=46_068 * MIB,
-    reserved_bytes=534 * MIB,
+    reserved_bytes=609 * MIB,
     bar1_bytes=65_536 * MIB,
     idle_watts=35.0,
     limit_watts=350.0,
