@@ -1,0 +1,95 @@
+"""A host that the hub asks: what cannot be taken in is counted, and what is told says when it last answered."""
+
+import asyncio
+from collections.abc import Callable
+
+from gpufleet.codecs.batch import decode
+from gpufleet.hub.pulled.offset import offset
+from gpufleet.hub.pulled.standing import Standing
+from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import ReaderError, SpoolError
+from gpufleet.model.round import Round
+from gpufleet.model.wire import WireBatch
+from gpufleet.wiring.clock import SystemClock
+from gpufleet.wiring.polled_host import INTERVALS, PolledHost
+from tests.fakes.batches import gpu_sample, gpu_view
+from tests.support.waiting import wait_until_async
+
+
+class OneReader:
+    """Reads one lane; what it does next is given."""
+
+    name = "exporter/x"
+    lanes = (Lane.FAST,)
+
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
+
+    async def read(self, lane: Lane) -> Round:
+        if self.fails:
+            raise ReaderError(Reason.TIMEOUT, "nobody answers")
+        return Round(samples=(gpu_sample(gpu_view(0), SystemClock().now_ns(), gpu_power_watts=1.0),))
+
+    async def close(self) -> None:
+        pass
+
+
+class Door:
+    """Takes batches in, or has no room."""
+
+    def __init__(self, full: bool = False) -> None:
+        self.full = full
+        self.taken: list[WireBatch] = []
+
+    async def take(self, body: bytes, received_at: int) -> None:
+        if self.full:
+            raise SpoolError("the log is full")
+        self.taken.append(decode(body))
+
+
+async def run(reader: OneReader, door: Door, until: Callable[[Standing], bool], answered_at: int = 0) -> Standing:
+    standing = Standing("http://x/metrics")
+    # A name whose turn comes at once, so that the test need not wait for it.
+    node = min(
+        (f"n{number}" for number in range(5000)), key=lambda one: offset(f"c/exporter/x/{one}", INTERVALS[Lane.FAST])
+    )
+    host = PolledHost("c", node, reader, door, SystemClock(), standing, answered_at)  # type: ignore[arg-type]
+    task = asyncio.create_task(host.run())
+
+    async def done() -> bool:
+        return until(standing)
+
+    try:
+        await wait_until_async(done, what="the first pass")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return standing
+
+
+async def test_a_pass_for_which_the_hub_has_no_room_is_lost_and_counted() -> None:
+    standing = await run(OneReader(fails=False), Door(full=True), lambda it: it.lost > 0)
+    assert (standing.up, standing.answers, standing.lost) == (True, 1, 1)
+
+
+async def test_what_answers_is_told_with_when_it_did() -> None:
+    door = Door()
+    standing = await run(OneReader(fails=False), door, lambda it: bool(door.taken))
+    (batch,) = door.taken
+    assert (standing.up, standing.failures) == (True, 0)
+    assert batch.heartbeat is not None
+    assert batch.heartbeat.answered_at is not None
+    assert 0 <= batch.sent_at - batch.heartbeat.answered_at < 10**9
+    assert len(batch.samples) == 1
+
+
+async def test_what_does_not_answer_is_told_with_when_it_last_did_and_no_machine_is_made_of_a_name() -> None:
+    for answered_at, machines in ((0, 0), (1_700_000_000_000_000_000, 1)):
+        door = Door()
+        standing = await run(OneReader(fails=True), door, lambda it, door=door: bool(door.taken), answered_at)  # type: ignore[misc]
+        (batch,) = door.taken
+        assert (standing.up, standing.failures, standing.error) == (False, 1, "nobody answers")
+        assert batch.heartbeat is not None
+        assert batch.heartbeat.answered_at == answered_at
+        assert len(batch.machines) == machines
