@@ -105,6 +105,8 @@ def put_known(case: Any, data: st.DataObject) -> None:
         for name in list(asked or {}):
             if name in KNOWN and data.draw(st.booleans()):
                 asked[name] = data.draw(st.sampled_from(KNOWN[name]))
+    if case.operation.label == "GET /v1/allocations/{allocation_id}/series" and data.draw(st.booleans()):
+        case.query = {"metric": ["gpu_power_watts"], "step": data.draw(st.sampled_from(["1s", "1m", "6h"]))}
     if case.operation.label == "POST /v1/query" and data.draw(st.booleans()):
         case.body = {
             "sql": data.draw(st.sampled_from(["SELECT 1 AS a", "SELECT * FROM fleet_devices", "SELECT file('x')"]))
