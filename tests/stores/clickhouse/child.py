@@ -14,6 +14,7 @@ from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, CORE_METRICS, Lane
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Sample, Value
+from gpufleet.model.retention import Retention
 from gpufleet.model.stored import Accepted
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
@@ -160,6 +161,10 @@ def upgrade_version_2(folder: str) -> None:
     found = store.series("c", "m", ["host_load_1m"], T0 // HOUR_NS * HOUR_NS, T0 + 10 * HOUR_NS, HOUR_NS)
     say([found.resolution, *(value for _, value in found.points[None, "host_load_1m"])])
     say(store.schema_version())
+    for days in (36_000, 0):
+        store.migrate(Retention(raw_days=days, minute_days=0, hour_days=0))
+        told = "SELECT name, extract(engine_full, 'toIntervalDay[^ ]*') AS days FROM system.tables WHERE days != ''"
+        say(sorted(store._handles.writer.query(told).result_rows))
     store.close()
 
 

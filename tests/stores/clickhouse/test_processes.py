@@ -68,10 +68,12 @@ def test_a_folder_of_version_1_is_brought_forward_with_what_is_in_it(tmp_path: P
 
 
 def test_a_folder_of_version_2_has_hours_made_of_what_is_in_it(tmp_path: Path) -> None:
-    hours, found, version = run("upgrade_version_2", tmp_path / "db")
+    hours, found, version, kept, for_ever = run("upgrade_version_2", tmp_path / "db")
     assert hours == [0, 1]
     assert found == ["1h", 0.5, 2.5]
     assert version == 3
+    assert kept == [[name, "toIntervalDay(36000)"] for name in ("dim_samples", "processes", "samples")]
+    assert for_ever == []
 
 
 def test_a_forked_child_is_refused_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,41 @@
+"""The loop that has hours made: one after the other, a failure costs itself, and it ends when it is told to."""
+
+import threading
+from collections.abc import Callable
+
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.rolling import rolling
+from gpufleet.model.errors import StoreError
+from gpufleet.model.stored import RolledHour
+from gpufleet.wiring.clock import SystemClock
+from tests.fakes.store import MemoryStore
+from tests.support.waiting import wait_until_async
+
+
+class Rolls(MemoryStore):
+    """Fails once, then has two hours to be made, one of them anew."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.idle = threading.Event()
+
+    def roll_up(self, now: int, stopped: Callable[[], bool] = lambda: False) -> RolledHour | None:
+        self.asked += 1
+        if self.asked == 1:
+            raise StoreError("the store is down")
+        if self.asked <= 3:
+            return RolledHour(start=0, machines=1, seconds=0.1, again=self.asked == 3)
+        self.idle.set()
+        return None
+
+
+async def test_hours_are_made_until_there_is_none_and_a_failure_is_tried_again() -> None:
+    store, counters = Rolls(), Counters()
+    async with rolling(store, counters, SystemClock(), pause_seconds=0.001):
+
+        async def idle() -> bool:
+            return store.idle.is_set()
+
+        await wait_until_async(idle)
+    assert (counters.rollup_failures, counters.rolled_hours, counters.rolled_again) == (1, 2, 1)
