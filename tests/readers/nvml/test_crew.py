@@ -3,6 +3,9 @@
 import functools
 import queue
 import threading
+from collections import deque
+
+import pytest
 
 from gpufleet.readers.nvml.crew import Crew
 
@@ -70,6 +73,15 @@ def test_no_more_threads_than_devices_are_ever_made() -> None:
         for device in devices:
             device.answer()
     assert threading.active_count() - before <= 8  # without using them again: 80
+
+
+def test_a_defect_is_told_and_costs_no_other_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: queue.SimpleQueue[threading.ExceptHookArgs] = queue.SimpleQueue()
+    monkeypatch.setattr(threading, "excepthook", told.put)
+    device, nothing = Device(), deque[int]()
+    Crew(AT_ONCE).do([nothing.popleft, device.ask])
+    assert told.get(timeout=DEADLINE).exc_type is IndexError
+    assert device.answer()
 
 
 def test_a_pass_over_nothing_is_over() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 PATIENCE = 0.005
 """Seconds in which some device has to begin, or else all that wait do."""
 
-Job = Callable[[], None]
+Job = Callable[[], object]
 
 
 class _Pass:
@@ -26,12 +26,14 @@ class _Pass:
 
     def work(self) -> None:
         """Do one job after another until none is left; any number of threads may."""
-        with contextlib.suppress(IndexError):
-            while True:
+        while True:
+            try:
                 job = self.left.popleft()
-                if not self.left:
-                    self.all_begun.put(None)
-                job()
+            except IndexError:
+                return
+            if not self.left:
+                self.all_begun.put(None)
+            job()
 
 
 class Crew:
