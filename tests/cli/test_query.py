@@ -185,11 +185,11 @@ async def test_why_takes_what_is_no_device_for_an_allocation_here(site: Site, tm
     assert code == 1
     lines = err.splitlines()
     assert "no device of" in lines[0]
-    assert lines[1] == "gpufleet: virtual machines are known to a running agent: give --agent URL"
-    assert lines[2].startswith(
+    assert lines[1].startswith(
         "gpufleet: nor is it an allocation here: http://127.0.0.1:8470/v1/allocations/my-allocation"
     )
-    assert lines[3] == "gpufleet: for one of another hub give --hub URL"
+    assert lines[2] == "gpufleet: for one of another hub give --hub URL"
+    assert lines[3] == "gpufleet: for a virtual machine, which a running agent knows, --agent URL"
 
 
 def test_tls_errors_say_what_to_try(tmp_path: Path) -> None:
