@@ -57,6 +57,7 @@ def test_devices_that_hang_cost_only_themselves() -> None:
     for _ in range(3):  # pass after pass, while the threads of the others are still inside
         crew.do([device.ask for device in well])
         assert all(device.answer() for device in well)
+    assert all(devices[index].answers.empty() for index in (0, 3, 7))  # nobody waited for them
     for index in (0, 3, 7):
         devices[index].let_go()
         assert devices[index].answer()
