@@ -11,7 +11,7 @@ from gpufleet.hub.history import QuestionError
 from gpufleet.hub.usage.held import Holding, Segment, UnitKey, segments, stretches
 from gpufleet.hub.usage.prices import Prices
 from gpufleet.hub.usage.summing import Known, rows
-from gpufleet.hub.usage.units import WHOLE, Part, Place, Unit, Units
+from gpufleet.hub.usage.units import WHOLE, Place, Unit, Units
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.answer import MachineRecord
@@ -203,10 +203,7 @@ def missing(
     if any(part != WHOLE for _, part in had) and not listed:
         short = 0  # it is given shares of GPUs, which are not counted in GPUs
     model = next(iter(spec.expected)) if len(spec.expected) == 1 else None
-    stand_ins: list[Unit] = []
-    for number in range(short):
-        parts: dict[str, Part] = {}
-        stand_ins.append(Unit(cluster, f"missing/{allocation.id}/{number}", (), model, parts))
+    stand_ins = [Unit(cluster, f"missing/{allocation.id}/{number}", (), model, {}) for number in range(short)]
     return float(short), stand_ins
 
 

@@ -8,6 +8,7 @@ import msgspec
 from gpufleet.model.retention import APART_SECONDS
 from gpufleet.model.stored import Accepted
 from gpufleet.model.time import NANOS
+from gpufleet.model.wire import DimBlock, SampleBlock
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Handle
 from gpufleet.stores.clickhouse.columns import Columns
@@ -53,7 +54,9 @@ def touched(accepted: Sequence[Accepted]) -> set[int]:
     """Return the hours, in seconds since 1970, that what is to be written has a say in."""
     hours: set[int] = set()
     for one in accepted:
-        for block in one.batch.samples:
+        # what has dimensions alone has a row in `samples` too
+        blocks: list[SampleBlock | DimBlock] = [*one.batch.samples, *one.batch.dims]
+        for block in blocks:
             if block.measured_at:
                 first, last = min(block.measured_at) - AROUND_NS, max(block.measured_at) + AROUND_NS
                 if last - first <= 3 * HOUR_NS:
