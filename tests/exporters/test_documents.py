@@ -34,6 +34,18 @@ def test_csv_has_a_row_for_every_reading_and_survives_odd_names() -> None:
     assert all((row["value"] == "") == (row["absent"] != "") for row in rows)
 
 
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n"])
+def test_a_text_that_a_spreadsheet_would_calculate_is_made_harmless(start: str) -> None:
+    snapshot = example_snapshot()
+    name = f"{start}HYPERLINK(0)"
+    reading = Reading(value=-1.5, reader="nvml", measured_at=snapshot.measured_at)
+    device = msgspec.structs.replace(snapshot.devices[0], name=name, readings={"gpu_power_watts": reading})
+    page = CsvExporter().render(msgspec.structs.replace(snapshot, devices=(device,)))
+    row = next(csv.DictReader(io.StringIO(page.decode(), newline="")))
+    assert row["name"] == f"'{name}"
+    assert row["value"] == "-1.5"  # a number stays one
+
+
 def test_json_is_one_line_and_golden() -> None:
     page = JsonExporter().render(example_snapshot())
     assert page.count(b"\n") == 1

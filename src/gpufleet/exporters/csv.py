@@ -1,4 +1,4 @@
-"""The snapshot as a table of readings, one a row (RFC 4180)."""
+"""The snapshot as a table of readings, one a row (RFC 4180); a text that may be a formula begins with an apostrophe."""
 
 import csv
 import datetime as dt
@@ -8,6 +8,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import DimReading, Reading
 from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.text import no_formula
 
 COLUMNS = (
     "node",
@@ -38,20 +39,21 @@ class CsvExporter:
         writer.writerow(COLUMNS)
         for device in snapshot.devices:
             writer.writerows(_rows(_device_columns(snapshot, device), device.readings, device.dimensions))
-        host = [snapshot.node.name, "machine", "", "", "", ""]
+        host = [no_formula(snapshot.node.name), "machine", "", "", "", ""]
         writer.writerows(_rows(host, snapshot.host.readings, snapshot.host.dimensions))
         return page.getvalue().encode()
 
 
 def _device_columns(snapshot: Snapshot, device: Device) -> list[str]:
-    return [
+    texts = (
         snapshot.node.name,
         device.key,
         device.side,
         device.uuid or "",
         device.pci_address or "",
         device.name or "",
-    ]
+    )
+    return [no_formula(text) for text in texts]
 
 
 def _rows(subject: list[str], readings: dict[str, Reading], dimensions: tuple[DimReading, ...]) -> list[list[str]]:
@@ -78,11 +80,11 @@ def _cells(
 ) -> list[str]:
     return [
         metric,
-        labels,
-        "" if value is None else str(value),
+        no_formula(labels),
+        "" if value is None else no_formula(value) if isinstance(value, str) else str(value),
         CATALOGUE[metric].unit,
         absent or "",
-        detail,
-        reader,
+        no_formula(detail),
+        no_formula(reader),
         "" if at is None else at.isoformat().replace("+00:00", "Z"),
     ]

@@ -258,7 +258,7 @@ class Record(msgspec.Struct):
     tags: tuple[str, ...] = ()
 
 
-texts = st.text(st.characters(exclude_characters="\0"))
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"))  # no text that is read has half a surrogate pair
 records = st.builds(
     Record,
     id=st.integers(-(2**63), 2**63 - 1),
@@ -288,7 +288,7 @@ def test_whatever_is_in_records_comes_back(rows: list[Record]) -> None:
     for row, arrow, line in zip(rows, told, read, strict=True):
         word = row.part.word if row.part else None
         assert (arrow["id"], arrow["at"]) == (row.id, row.at)
-        assert arrow["part.word"] == (None if word is None else word.encode("utf-8", "replace").decode())
+        assert arrow["part.word"] == word
         assert line["id"] == str(row.id)
         cell = line["part.word"]
         assert cell == (f"'{word}" if (word or "").startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else word or "")

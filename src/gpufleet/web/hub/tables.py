@@ -6,28 +6,22 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from gpufleet.model.text import no_formula
 from gpufleet.web.hub.columns import Column, text_of
 
 ROWS_A_BATCH = 10_000
 """Rows of one record batch."""
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What a spreadsheet may take the rest of a text for a formula after (OWASP, CSV injection)."""
 
 
 def encode_csv(columns: Sequence[Column], rows: Sequence[Any]) -> bytes:
     """Return a header and a line a row (RFC 4180, UTF-8); a text that may be a formula has an apostrophe before it."""
     page = io.StringIO()
     writer = csv.writer(page)
-    writer.writerow([_harmless(column.name) for column in columns])
+    writer.writerow([no_formula(column.name) for column in columns])
     makers = [(column.get, column.type == "text") for column in columns]
     for row in rows:
-        writer.writerow([_harmless(text_of(get(row))) if is_text else text_of(get(row)) for get, is_text in makers])
+        writer.writerow([no_formula(text_of(get(row))) if is_text else text_of(get(row)) for get, is_text in makers])
     return page.getvalue().encode("utf-8", "replace")
-
-
-def _harmless(text: str) -> str:
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def encode_arrow(columns: Sequence[Column], rows: Sequence[Any]) -> bytes:
