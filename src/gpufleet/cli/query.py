@@ -1,9 +1,7 @@
 """`gpufleet query`: ask a hub from the shell."""
 
-import shutil
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -12,6 +10,7 @@ import typer
 from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import Access, get
 from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, Json, TokenFileOption
+from gpufleet.cli.print_tables import print_tables
 from gpufleet.cli.query_sql import sql
 from gpufleet.model.allocation import Allocation
 from gpufleet.model.answer import (
@@ -27,9 +26,6 @@ from gpufleet.model.answer import (
 from gpufleet.model.fleet import FleetAnswer
 from gpufleet.model.inventory import ChangeKind, GpuChangePage, GpuPool
 from gpufleet.model.usage import UsageAnswer
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 T = TypeVar("T")
 
@@ -281,12 +277,3 @@ def show(body: bytes, hub: str, answer_type: type[T], kind: str, as_json: bool) 
     except msgspec.DecodeError as error:
         raise CommandError(f"{hub} answers something else than a gpufleet hub does: {error}") from error
     print_tables(kind, answer)
-
-
-def print_tables(kind: str, answer: Any) -> None:
-    """Print an answer for people; `kind` names the function of `query_tables`."""
-    from gpufleet.cli import query_tables
-
-    tables: Callable[[Any], list[Table | str]] = getattr(query_tables, kind)
-    width = shutil.get_terminal_size((140, 40)).columns
-    sys.stdout.write(query_tables.render(tables(answer), width=width, colour=sys.stdout.isatty()))

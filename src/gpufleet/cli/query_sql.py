@@ -10,6 +10,7 @@ import typer
 from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import Access, get, send
 from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, TokenFileOption
+from gpufleet.cli.print_tables import print_tables
 from gpufleet.model.sql import SqlAnswer, SqlQuestion, SqlViewRecord
 
 SECONDS = 60.0
@@ -43,8 +44,6 @@ def sql(
     ca: CaOption = None,
 ) -> None:
     """Answer a SELECT over a hub's store, for administrators; without one, the views that there are."""
-    from gpufleet.cli.query import print_tables
-
     access = Access(token_file, ca)
     try:
         if statement is None:
