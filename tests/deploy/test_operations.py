@@ -28,6 +28,7 @@ FAMILY = re.compile(r"`(gpufleet_[a-z0-9_]+)(?:\{[a-z,]+\})?`")
 DECLARED = re.compile(r"^# TYPE (\S+) ", re.MULTILINE)
 SELDOM = {
     "gpufleet_export_last_success_timestamp_seconds",
+    "gpufleet_hub_forward_last_success_timestamp_seconds",
     "gpufleet_hub_rejected_batches_total",
     "gpufleet_hub_unwritten_samples_total",
     "gpufleet_hub_unknown_metrics_total",
@@ -195,8 +196,13 @@ def test_every_metric_of_a_daemon_about_itself_is_documented(tmp_path: Path) -> 
     ports = {name: free_port() for name in ("hub", "relay", "agent")}
     at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
     driver = FakeNvml(tmp_path, Scenario.healthy(1))
+    targets, config = tmp_path / "targets.json", tmp_path / "hub.toml"
+    targets.write_text(json.dumps([{"targets": [at["agent"]], "labels": {"node": "pulled"}}]))
+    config.write_text(
+        f'[forward]\nurl = "http://127.0.0.1:1/"\n[[discovery]]\ncluster = "local"\nfiles = ["{targets}"]\n'
+    )
     runs = {
-        "hub": ("hub", "--listen", at["hub"]),
+        "hub": ("hub", "--listen", at["hub"], "--config", str(config)),
         "relay": ("hub", "--listen", at["relay"], "--relay-to", f"http://{at['hub']}"),
         "agent": ("agent", "--listen", at["agent"], "--hub", f"http://{at['relay']}"),
     }
@@ -207,7 +213,7 @@ def test_every_metric_of_a_daemon_about_itself_is_documented(tmp_path: Path) -> 
             environment = {**driver.environment, "GPUFLEET_AGENT_PUSH__REMOTE_WRITE__URL": "http://127.0.0.1:1/"}
             running.append(Gpufleet([*arguments, "--state", state], tmp_path / f"{name}.log", environment))
             running[-1].wait_for(f"http://{at[name]}/readyz", 60)
-        for name, words in (("hub", "last_flush_timestamp"), ("agent", "push_last_success")):
+        for name, words in (("hub", "last_flush_timestamp"), ("hub", "pull_up{"), ("agent", "push_last_success")):
             wait_until(lambda words=words, name=name: words in get_text(f"http://{at[name]}/metrics"), seconds=60)  # type: ignore[misc]
         pages = {name: set(DECLARED.findall(get_text(f"http://{at[name]}/metrics"))) for name in runs}
     finally:
