@@ -170,6 +170,10 @@ def test_a_price_is_the_one_in_force_and_without_one_there_is_no_cost() -> None:
     assert "unknown model" in unpriced[0].cost_detail
     (bare,), _ = summed(held[:1], world_of(), ())
     assert (bare.cost, bare.cost_absent) == (None, Reason.NOT_ENABLED)
+    _, nothing = summed([], world_of(), ())
+    assert (nothing.cost, nothing.cost_absent) == (None, Reason.NOT_ENABLED)
+    _, nothing = summed([], world_of(), (), prices)
+    assert (nothing.cost, nothing.cost_absent) == (0.0, None)
 
 
 def test_energy_says_where_it_comes_from() -> None:

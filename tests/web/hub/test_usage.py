@@ -58,7 +58,16 @@ async def test_devices_that_should_be_there_count_and_others_are_named(site: Sit
         ("expects", 8.0, Reason.TARGET_UNKNOWN),
         ("vague", 0.0, Reason.TARGET_UNKNOWN),
     ]
-    assert "1 allocations of unknown devices are in no total" in answer.words
+    assert "allocations of unknown devices that are in no total: 1" in answer.words
+
+
+async def test_a_machine_that_shows_no_gpu_is_not_short_of_what_nobody_expects(site: Site) -> None:
+    await site.post(body(1, now(), gpus=0))
+    await site.ask("/v1/allocations/cpu", "PUT", spec("node-a"))
+    answer = await usage(site, DAY)
+    (one,) = answer.unplaced
+    assert (one.devices, one.reason) == (0.0, Reason.NOT_COLLECTED)
+    assert one.detail == "no GPU of it is known, and nobody said how many it should have"
 
 
 @pytest.mark.parametrize(

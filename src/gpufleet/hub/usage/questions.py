@@ -28,6 +28,9 @@ MAX_ALLOCATIONS = 10_000
 MAX_SPAN_NS = 1100 * 86_400 * 10**9
 """So much time one question can be about."""
 
+SHORT = "fewer devices are known than it should have"
+NONE_KNOWN = "no GPU of it is known, and nobody said how many it should have"
+
 
 class _Placed(msgspec.Struct, frozen=True):
     """What an allocation has: units of a cluster with their parts, and why there are not more."""
@@ -80,7 +83,7 @@ class UsageQuestions:
                     words = "what share of its GPU a MIG device is was not told: it is in no total"
                     unplaced.append(Unplaced(allocation=one.id, devices=0, reason=Reason.NOT_REPORTED, detail=words))
                 elif one.id in shown and (short or not had.units):
-                    words = had.detail or "fewer devices are known than it should have"
+                    words = had.detail or (SHORT if short else NONE_KNOWN)
                     unplaced.append(Unplaced(allocation=one.id, devices=short, reason=had.reason, detail=words))
         prices = self._prices.prices
         cuts = [to_ns(price.valid_from) for price in prices]
@@ -218,4 +221,4 @@ def _end(allocation: Allocation, end: int) -> int:
 def _words(held: float, unknown: float, unplaced: Sequence[Unplaced]) -> str:
     words = f"{held - unknown:.2f} of {held:.2f} GPU-hours held are known"
     countless = sum(one.devices == 0 for one in unplaced)
-    return f"{words}; {countless} allocations of unknown devices are in no total" if countless else words
+    return f"{words}; allocations of unknown devices that are in no total: {countless}" if countless else words

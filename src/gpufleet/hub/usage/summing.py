@@ -142,9 +142,9 @@ def energy(worked: Worked) -> tuple[EnergySource | None, float, float]:
 def _row(group: Mapping[Dimension, str | None], one: _Sum, prices: Sequence[Price]) -> UsageRow:
     held, known = one.held / 3600, (one.used + one.idle) / 3600
     absent, detail = None, ""
-    if one.held and not prices:
+    if not prices:
         absent, detail = Reason.NOT_ENABLED, "the hub has no prices"
-    elif one.held and one.without_price:
+    elif one.without_price:
         absent, detail = Reason.NO_DATA, f"no price for {', '.join(sorted(one.without_price))} at some of the time"
     source = None
     if one.joules:
