@@ -41,20 +41,20 @@ class Discovery:
         """Watch until cancelled, then ask nobody any more."""
         try:
             while True:
-                await self.look()
+                try:
+                    await self.look()
+                except Exception:  # the one catch point of this loop: a defect leaves the targets as they are
+                    log.exception("%s: the files of targets could not be followed", self._config.files)
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             await self._end([*self._tasks])
 
     async def look(self) -> None:
         """Look once."""
-        try:
-            looked = await asyncio.to_thread(self._files.look)
-            targets, left_out = targets_of(self._config, looked.groups)
-        except Exception:  # the one catch point: a defect leaves the targets as they are
-            log.exception("%s: the files of targets could not be read", self._config.files)
-            return
-        await self._end([one for one in self._tasks if one not in set(targets)])
+        looked = await asyncio.to_thread(self._files.look)
+        targets, left_out = targets_of(self._config, looked.groups)
+        wanted = set(targets)
+        await self._end([one for one in self._tasks if one not in wanted])
         words = [*left_out, *self._begin(targets)]
         self._say([f"{path}: {why}; what it said before stands" for path, why in looked.problems.items()], words)
 
