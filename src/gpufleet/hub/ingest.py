@@ -2,7 +2,7 @@
 
 import asyncio
 import enum
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 
 import msgspec
@@ -15,12 +15,15 @@ from gpufleet.hub.ledger import Ledger, key_of
 from gpufleet.hub.liveness.senders import Word
 from gpufleet.hub.unpacked import Unpacked
 from gpufleet.hub.wal import Wal
-from gpufleet.model.errors import GpufleetError, WireError
+from gpufleet.model.errors import GpufleetError, SpoolError, WireError
 from gpufleet.model.ledger import SequenceKey
 from gpufleet.model.wire import WireBatch
 
 SMALL_BYTES = 256 << 10
 """What unpacks to more is unpacked beside the event loop, which it would hold up."""
+
+BODIES_A_GROUP = 16
+"""Small bodies that are taken together, before others have a turn on the event loop."""
 
 
 class ForeignClusterError(GpufleetError):
@@ -65,6 +68,59 @@ class Taken(msgspec.Struct, frozen=True):
     seq: int
 
 
+class _Coming(msgspec.Struct, frozen=True):
+    """A batch on its way to the disk."""
+
+    key: SequenceKey
+    word: Word
+    body: bytes
+    digest: int
+    weight: int
+
+
+class _Group:
+    """Batches that go to the disk together. `coming` grows until the task begins, which is not before it is awaited."""
+
+    def __init__(self) -> None:
+        self.coming: list[_Coming] = []
+        self.appended: asyncio.Task[list[int | SpoolError]] | None = None
+
+    async def outcome(self, place: int) -> SpoolError | None:
+        """Return why the batch of that place is not durable, once that is known; None where it is."""
+        assert self.appended is not None, "begun with the first batch"
+        try:
+            number = (await asyncio.shield(self.appended))[place]
+        except SpoolError as error:
+            return error
+        return number if isinstance(number, SpoolError) else None
+
+
+class _OnItsWay(msgspec.Struct, frozen=True):
+    """What the answer to a body waits for."""
+
+    group: _Group
+    place: int
+    digest: int
+    standing: Standing
+    seq: int
+
+
+def groups(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield bodies in their order as they may be taken together: some small ones, or one large one alone."""
+    group: list[bytes] = []
+    for body in bodies:
+        is_large = weigh(body) > SMALL_BYTES
+        if group and (is_large or len(group) == BODIES_A_GROUP):
+            yield group
+            group = []
+        if is_large:
+            yield [body]
+        else:
+            group.append(body)
+    if group:
+        yield group
+
+
 class Ingest:
     """Takes batches. Lives on the event loop; at most one copy of a batch is on its way to the disk.
 
@@ -96,7 +152,7 @@ class Ingest:
         self._accepted = accepted
         self._coming: dict[str, set[SequenceKey]] = {}  # runs of which nothing is held yet, by cluster
         self._unpacked = unpacked
-        self._in_flight: dict[tuple[SequenceKey, int], tuple[asyncio.Task[None], int]] = {}
+        self._in_flight: dict[tuple[SequenceKey, int], _OnItsWay] = {}
 
     async def take(self, body: bytes, received_at: int, bound_to: str | None = None, *, relayed: bool = False) -> Taken:
         """Make a batch durable, unless it is held already.
@@ -113,8 +169,42 @@ class Ingest:
             EpochConflictError: if its epoch is another machine's too; its sender must take a new one.
             SpoolError: if it cannot be made durable now; it must be sent again.
         """
-        weight = weigh(body)
-        batch, digest = _read(body) if weight <= SMALL_BYTES else await self._read_beside(body)
+        (taken,) = await self.take_all([body], received_at, bound_to, relayed=relayed)
+        if isinstance(taken, GpufleetError):
+            raise taken
+        return taken
+
+    async def take_all(
+        self, bodies: Sequence[bytes], received_at: int, bound_to: str | None = None, *, relayed: bool = False
+    ) -> list[Taken | GpufleetError]:
+        """Make batches durable together; return for each body in turn what `take` would have returned or raised.
+
+        Between what is unpacked here others have no turn: give it what `groups` says.
+        """
+        group = _Group()
+        judged: list[Taken | _OnItsWay | GpufleetError] = []
+        for body in bodies:
+            weight = weigh(body)
+            try:
+                batch, digest = _read(body) if weight <= SMALL_BYTES else await self._read_beside(body)
+                judged.append(self._judge(group, body, batch, digest, weight, received_at, bound_to, relayed=relayed))
+            except GpufleetError as error:
+                judged.append(error)
+        return [await self._settled(one) if isinstance(one, _OnItsWay) else one for one in judged]
+
+    def _judge(
+        self,
+        group: _Group,
+        body: bytes,
+        batch: WireBatch,
+        digest: int,
+        weight: int,
+        received_at: int,
+        bound_to: str | None,
+        *,
+        relayed: bool,
+    ) -> Taken | _OnItsWay:
+        """Return the answer, or what it waits for; what is new joins the group. Raises as `take`."""
         if bound_to is not None and batch.cluster != bound_to:
             raise OtherClusterError(f"the token posts for cluster {bound_to!r}, and the batch is of {batch.cluster!r}")
         if batch.cluster not in self._clusters:
@@ -124,27 +214,37 @@ class Ingest:
         if self._ledger.has(key, batch.seq, digest):
             return self._duplicate(batch.seq)
         words = self._ledger.contradiction(key, batch)
-        append, begun = self._in_flight.get((key, batch.seq), (None, None))
-        if append is not None and begun != digest:
+        begun = self._in_flight.get((key, batch.seq))
+        if begun is not None and begun.digest != digest:
             words = f"number {batch.seq} came with another content"
         if words:
             raise self._conflict(batch, words, received_at)
-        if append is not None:
-            await asyncio.shield(append)
-            return self._duplicate(batch.seq)
+        if begun is not None:
+            return msgspec.structs.replace(begun, standing=Standing.DUPLICATE)
         if self._ledger.is_full(key, batch.seq):
             raise WireError("seq", f"{batch.seq} opens one hole too many in epoch {batch.epoch}: start a new epoch")
         if words := self._turned_away(batch):
             raise TurnedAwayError(f"the next hub does not take it yet: {words}")
-        # A task of its own: a client that goes away must not leave the ledger and the disk in disagreement.
-        word = Word(batch=batch, received_at=received_at, known_epoch=self._ledger.knows(key), relayed=relayed)
-        append = asyncio.create_task(self._append(key, word, body, digest, weight))
-        self._in_flight[key, batch.seq] = (append, digest)
-        if not self._ledger.knows(key):
+        known = self._ledger.knows(key)
+        word = Word(batch=batch, received_at=received_at, known_epoch=known, relayed=relayed)
+        way = _OnItsWay(group, len(group.coming), digest, Standing.ACCEPTED, batch.seq)
+        group.coming.append(_Coming(key, word, body, digest, weight))
+        self._in_flight[key, batch.seq] = way
+        if not known:
             self._coming.setdefault(key.cluster, set()).add(key)
-        await asyncio.shield(append)
+        if group.appended is None:
+            # A task of its own: a client that goes away must not leave the ledger and the disk in disagreement.
+            group.appended = asyncio.create_task(self._append(group.coming, received_at))
+        return way
+
+    async def _settled(self, way: _OnItsWay) -> Taken | GpufleetError:
+        error = await way.group.outcome(way.place)
+        if error is not None:
+            return error
+        if way.standing is Standing.DUPLICATE:
+            return self._duplicate(way.seq)
         self._counters.accepted += 1
-        return Taken(Standing.ACCEPTED, batch.seq)
+        return Taken(Standing.ACCEPTED, way.seq)
 
     def _check_room(self, key: SequenceKey) -> None:
         coming = self._coming.get(key.cluster, set())
@@ -157,17 +257,24 @@ class Ingest:
     async def _read_beside(self, body: bytes) -> tuple[WireBatch, int]:
         return await asyncio.get_running_loop().run_in_executor(self._decoding, _read, body)
 
-    async def _append(self, key: SequenceKey, word: Word, body: bytes, digest: int, weight: int) -> None:
+    async def _append(self, coming: Sequence[_Coming], received_at: int) -> list[int | SpoolError]:
         try:
-            number = await self._wal.append(word.received_at, body)
-            self._ledger.hold(key, word.batch, digest, word.received_at)
-            if self._unpacked is not None and weight <= SMALL_BYTES:
-                self._unpacked.keep(number, word.batch, digest, weight)
-            if self._accepted is not None:
-                self._accepted(word)
+            numbers = await self._wal.append_all(received_at, [one.body for one in coming])
+            for one, number in zip(coming, numbers, strict=True):
+                if isinstance(number, int):
+                    self._hold(one, number)
         finally:
-            del self._in_flight[key, word.batch.seq]
-            self._coming.get(key.cluster, set()).discard(key)
+            for one in coming:
+                del self._in_flight[one.key, one.word.batch.seq]
+                self._coming.get(one.key.cluster, set()).discard(one.key)
+        return numbers
+
+    def _hold(self, one: _Coming, number: int) -> None:
+        self._ledger.hold(one.key, one.word.batch, one.digest, one.word.received_at)
+        if self._unpacked is not None and one.weight <= SMALL_BYTES:
+            self._unpacked.keep(number, one.word.batch, one.digest, one.weight)
+        if self._accepted is not None:
+            self._accepted(one.word)
 
     def _conflict(self, batch: WireBatch, words: str, at: int) -> EpochConflictError:
         self._conflicts.note(batch, words, at)

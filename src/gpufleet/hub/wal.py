@@ -110,14 +110,36 @@ class Wal:
         Raises:
             SpoolError: if the log is full or the disk refuses; the body may not be acknowledged then.
         """
+        (number,) = await self.append_all(received_at, [body])
+        if isinstance(number, SpoolError):
+            raise number
+        return number
+
+    async def append_all(self, received_at: int, bodies: Sequence[bytes]) -> list[int | SpoolError]:
+        """Make bodies durable together; return the number of each, or why it may not be acknowledged.
+
+        Raises:
+            SpoolError: if the disk refuses; none of them may be acknowledged then.
+        """
         waiting = self.waiting_bytes
-        if waiting + len(body) > self._max_bytes:
-            raise SpoolError(f"the log is full: {waiting} bytes wait, of {self._max_bytes} allowed")
-        seq = await self._spool.put(_ENCODER.encode(_Payload(received_at, body)))
+        numbers: list[int | SpoolError] = []
+        fitting: list[bytes] = []
+        for body in bodies:
+            if waiting + len(body) > self._max_bytes:
+                numbers.append(SpoolError(f"the log is full: {waiting} bytes wait, of {self._max_bytes} allowed"))
+                continue
+            payload = _ENCODER.encode(_Payload(received_at, body))
+            fitting.append(payload)
+            numbers.append(0)
+            waiting += len(payload)
+        put = iter(await self._spool.put_all(fitting))
+        numbers = [number if isinstance(number, SpoolError) else next(put) for number in numbers]
         oldest = self._spool.depth.oldest_seq
-        if oldest is not None and oldest <= seq:  # else it was written and forgotten before this line was reached
-            self._received[seq] = received_at
-        return seq
+        for number in numbers:
+            # What is older was written and forgotten before this line was reached.
+            if isinstance(number, int) and oldest is not None and oldest <= number:
+                self._received[number] = received_at
+        return numbers
 
     def read(self, after: int, *, max_records: int, max_bytes: int) -> list[WalRecord]:
         """Return the oldest records after number `after` that wait, at least one if there is any."""

@@ -203,12 +203,29 @@ class Spool:
         Raises:
             SpoolError: as `append` and `sync`.
         """
+        (put,) = await self.put_all([body])
+        if isinstance(put, SpoolError):
+            raise put
+        return put
+
+    async def put_all(self, bodies: Iterable[bytes]) -> list[int | SpoolError]:
+        """Append records and return, once they are durable, the number of each, or why it was not appended.
+
+        Raises:
+            SpoolError: as `sync`: none of them is there then.
+        """
         with self._state:
-            seq = self.append(body)
+            put = [self._try_append(body) for body in bodies]
             taken_back = self._taken_back
-        if await self._commit.wait() != taken_back:
+        if any(isinstance(one, int) for one in put) and await self._commit.wait() != taken_back:
             raise SpoolError(f"spool {self._folder}: the record was taken back when a sync failed")
-        return seq
+        return put
+
+    def _try_append(self, body: bytes) -> int | SpoolError:
+        try:
+            return self.append(body)
+        except SpoolError as error:
+            return error
 
     def read(
         self, after: int = 0, *, max_records: int, max_bytes: int, skip: Container[int] = ()

@@ -26,11 +26,12 @@ from gpufleet.hub.ingest import (
     Taken,
     TooManySendersError,
     TurnedAwayError,
+    groups,
 )
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.pressure import Pressure
 from gpufleet.model.answer import ErrorAnswer
-from gpufleet.model.errors import SpoolError, WireError, WireLimitError, WireVersionError
+from gpufleet.model.errors import GpufleetError, SpoolError, WireError, WireLimitError, WireVersionError
 from gpufleet.ports import Clock
 from gpufleet.web.hub.body import Body, GoneError, RefusedError
 from gpufleet.web.hub.respond import Receive, Scope, Send, header, respond
@@ -38,10 +39,6 @@ from gpufleet.web.hub.respond import Receive, Scope, Send, header, respond
 RETRY_AFTER_SECONDS = 2
 
 _CONTENT_TYPES = {CONTENT_TYPE, "application/msgpack", "application/x-msgpack", BUNDLE_CONTENT_TYPE}
-
-BODIES_A_TURN = 16
-"""Bodies of a bundle that are begun before other requests have a turn."""
-
 
 BUNDLE_MESSAGE_BYTES = 256 << 20
 """What the bodies of a bundle may unpack to together. One that does not tell counts for all that a body may."""
@@ -112,60 +109,74 @@ class BatchEndpoint:
             raise RefusedError(413, "too_large", str(error), error.field) from error
         except WireError as error:
             raise RefusedError(400, "bad_bundle", str(error), error.field) from error
-        tasks: list[asyncio.Task[BodyAnswer]] = []
-        async with asyncio.TaskGroup() as group:
-            for number, body in enumerate(bodies, 1):
-                tasks.append(group.create_task(self._take_one(body, bound_to)))
-                if number % BODIES_A_TURN == 0:
-                    await asyncio.sleep(0)
-        return BundleAnswer([task.result() for task in tasks])
+        tasks: list[asyncio.Task[list[BodyAnswer]]] = []
+        async with asyncio.TaskGroup() as parts:
+            for group in groups(bodies):
+                tasks.append(parts.create_task(self._take_group(group, bound_to)))
+                await asyncio.sleep(0)  # other requests have a turn
+        return BundleAnswer([answer for task in tasks for answer in task.result()])
 
-    async def _take_one(self, body: bytes, bound_to: str | None) -> BodyAnswer:
-        try:
-            taken = await self._take(body, bound_to, relayed=True)
-        except RefusedError as refused:
-            answer = refused.answer
-            self._refuse(refused)
-            retry_after = float(RETRY_AFTER_SECONDS) if refused.status == 503 else None
-            return BodyAnswer(
-                status=refused.status,
-                error=answer.error,
-                detail=answer.detail,
-                field=answer.field,
-                retry_after=retry_after,
-            )
-        return BodyAnswer(status=200, result=taken.status, seq=taken.seq)
+    async def _take_group(self, bodies: list[bytes], bound_to: str | None) -> list[BodyAnswer]:
+        return [self._answer(one) for one in await self._take_all(bodies, bound_to, relayed=True)]
+
+    def _answer(self, taken: Taken | RefusedError) -> BodyAnswer:
+        if isinstance(taken, Taken):
+            return BodyAnswer(status=200, result=taken.status, seq=taken.seq)
+        self._refuse(taken)
+        answer = taken.answer
+        return BodyAnswer(
+            status=taken.status,
+            error=answer.error,
+            detail=answer.detail,
+            field=answer.field,
+            retry_after=float(RETRY_AFTER_SECONDS) if taken.status == 503 else None,
+        )
 
     def _refuse(self, refused: RefusedError) -> None:
         self._counters.rejected[refused.answer.error] += 1
         if refused.status == 503:
             self._listening.turned_away()
 
-    async def _take(self, content: bytes, bound_to: str | None, *, relayed: bool = False) -> Taken:
-        self._counters.received_bodies += 1
-        self._counters.received_bytes += len(content)
-        try:
-            taken = await self._ingest.take(content, self._clock.now_ns(), bound_to, relayed=relayed)
+    async def _take(self, content: bytes, bound_to: str | None) -> Taken:
+        (taken,) = await self._take_all([content], bound_to, relayed=False)
+        if isinstance(taken, RefusedError):
+            raise taken
+        return taken
+
+    async def _take_all(
+        self, bodies: list[bytes], bound_to: str | None, *, relayed: bool
+    ) -> list[Taken | RefusedError]:
+        self._counters.received_bodies += len(bodies)
+        self._counters.received_bytes += sum(map(len, bodies))
+        taken = await self._ingest.take_all(bodies, self._clock.now_ns(), bound_to, relayed=relayed)
+        if any(isinstance(one, Taken) for one in taken):
             self._listening.took()
-            return taken
-        except WireVersionError as error:
-            raise RefusedError(400, "bad_version", str(error), error.field) from error
-        except WireLimitError as error:
-            raise RefusedError(413, "too_large", str(error), error.field) from error
-        except WireError as error:
-            raise RefusedError(400, "bad_batch", str(error), error.field) from error
-        except OtherClusterError as error:
-            raise RefusedError(403, "other_cluster", str(error), "cluster") from error
-        except ForeignClusterError as error:
-            raise RefusedError(403, "foreign_cluster", str(error), "cluster") from error
-        except TooManySendersError as error:
-            raise RefusedError(403, "too_many_senders", str(error), error.field) from error
-        except TurnedAwayError as error:
-            raise RefusedError(403, "turned_away", str(error)) from error
-        except EpochConflictError as error:
-            raise RefusedError(409, "epoch_conflict", str(error), "epoch") from error
-        except SpoolError as error:
-            raise RefusedError(503, "log_full", str(error)) from error
+        return [one if isinstance(one, Taken) else _refusal(one) for one in taken]
+
+
+def _refusal(error: GpufleetError) -> RefusedError:
+    """Return how a body that is not taken is answered. Raises what has no answer."""
+    match error:
+        case WireVersionError():
+            return RefusedError(400, "bad_version", str(error), error.field)
+        case WireLimitError():
+            return RefusedError(413, "too_large", str(error), error.field)
+        case WireError():
+            return RefusedError(400, "bad_batch", str(error), error.field)
+        case OtherClusterError():
+            return RefusedError(403, "other_cluster", str(error), "cluster")
+        case ForeignClusterError():
+            return RefusedError(403, "foreign_cluster", str(error), "cluster")
+        case TooManySendersError():
+            return RefusedError(403, "too_many_senders", str(error), error.field)
+        case TurnedAwayError():
+            return RefusedError(403, "turned_away", str(error))
+        case EpochConflictError():
+            return RefusedError(409, "epoch_conflict", str(error), "epoch")
+        case SpoolError():
+            return RefusedError(503, "log_full", str(error))
+        case _:
+            raise error
 
 
 def _header(scope: Scope, name: bytes) -> str:
