@@ -38,3 +38,15 @@ def folder_bytes(folder: Path) -> int:
             with contextlib.suppress(FileNotFoundError):
                 size += Path(where, name).lstat().st_size
     return size
+
+
+def thread_seconds(pid: int) -> list[tuple[str, float]]:
+    """Return name and processor time of each living thread of a process; that of the first is `loop`."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            name, _, rest = (task / "stat").read_text().partition("(")[2].rpartition(")")
+            fields = rest.split()
+            seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            found.append(("loop" if int(task.name) == pid else name, seconds))
+    return found

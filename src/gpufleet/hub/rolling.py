@@ -5,9 +5,9 @@ import contextlib
 import logging
 import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 
 from gpufleet.hub.counters import Counters
+from gpufleet.hub.threads import named_threads
 from gpufleet.ports import Clock, Store
 
 LOG = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ async def rolling(
     One that is being made when the context closes is left as it was.
     """
     stop = threading.Event()
-    thread = ThreadPoolExecutor(1, "hub-roller")
+    thread = named_threads(1, "hub-roller")
     task = asyncio.get_running_loop().run_in_executor(thread, _roll, store, counters, clock, stop, pause_seconds)
     try:
         yield

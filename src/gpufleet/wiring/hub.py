@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
@@ -36,6 +35,7 @@ from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.queries import Queries
 from gpufleet.hub.rolling import rolling
 from gpufleet.hub.status import HubStatus
+from gpufleet.hub.threads import named_threads
 from gpufleet.hub.unpacked import Unpacked
 from gpufleet.hub.usage.prices import Prices
 from gpufleet.hub.wal import Wal
@@ -135,13 +135,13 @@ async def running_hub(
     tls = ServerTls.of(config.tls)
     host, port = parse_listen(config.listen)
     async with contextlib.AsyncExitStack() as stack:
-        writing = stack.enter_context(ThreadPoolExecutor(1, "hub-writer"))
+        writing = stack.enter_context(named_threads(1, "hub-writer"))
         listening = Listening(clock)
-        decoding = stack.enter_context(ThreadPoolExecutor(1, "hub-decoder"))
-        importing = stack.enter_context(ThreadPoolExecutor(1, "hub-importer"))
-        pulling = stack.enter_context(ThreadPoolExecutor(1, "hub-puller"))
-        reading = stack.enter_context(ThreadPoolExecutor(READER_THREADS, "hub-reader"))
-        asking = stack.enter_context(ThreadPoolExecutor(1, "hub-sql"))
+        decoding = stack.enter_context(named_threads(1, "hub-decoder"))
+        importing = stack.enter_context(named_threads(1, "hub-importer"))
+        pulling = stack.enter_context(named_threads(1, "hub-puller"))
+        reading = stack.enter_context(named_threads(READER_THREADS, "hub-reader"))
+        asking = stack.enter_context(named_threads(1, "hub-sql"))
         loop = asyncio.get_running_loop()
         parts = await loop.run_in_executor(writing, _open, config, store, clock, stack)
         flusher = Flusher(

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig
@@ -17,6 +16,7 @@ from gpufleet.hub.liveness.senders import Senders, Word
 from gpufleet.hub.liveness.watch import watching
 from gpufleet.hub.pressure import Pressure
 from gpufleet.hub.relayed import Relayed
+from gpufleet.hub.threads import named_threads
 from gpufleet.hub.wal import Wal
 from gpufleet.model.errors import ConfigError, StoreError
 from gpufleet.ports import Clock
@@ -56,7 +56,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
     tls = ServerTls.of(config.tls)
     host, port = parse_listen(config.listen)
     async with contextlib.AsyncExitStack() as stack:
-        decoding = stack.enter_context(ThreadPoolExecutor(1, "relay-decoder"))
+        decoding = stack.enter_context(named_threads(1, "relay-decoder"))
         ledger = Ledger({}, max_senders=config.ingest.max_senders)
         wal = await asyncio.to_thread(_open, config, ledger, stack)
         counters = Counters()

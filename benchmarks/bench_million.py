@@ -1,0 +1,266 @@
+"""A hub alone with a million GPUs of 40 values every 15 s: what it takes, what it holds, how it answers.
+
+`python -m benchmarks.bench_million [--gpus 1000000] [--minutes 5] [--keep FOLDER]`.
+
+Method: a real hub process with the embedded store and its defaults, its log with fsync, on loopback. A light client in
+another process (`million_load.py`) plays 125,000 nodes of 8 GPUs in 16 clusters, each a sender, machine and epoch of
+its own, and two relays in front of them: bundles of 256 batches over 16 connections. Steps, one after the other:
+
+- *all new*: every node posts once. Its plan is the goal's, a period of 15 s; what the hub is slower, it is late.
+- *all known*: every node once more. That is a period of the million in the steady state.
+- *node by node*: the same without relays, each batch a request of its own, for a period of the plan at most.
+- *held*: the largest part of the fleet that the hub holds at a period of 15 s, all 125,000 nodes known: two periods
+  of it, after which the client was less than 5 s behind its plan and the store less than 5 s behind the log.
+
+A step is over when its batches are in the store. Beside it, and once more at rest, one client asks for the fleet, for
+one machine's latest values, for an hour of a metric of it, and for the first page of each list. Then the hub is
+stopped, started again with everything that it knows, and its store is weighed.
+"""
+
+import argparse
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from benchmarks.bench_peers import living_bytes
+from benchmarks.million_hub import ENGINE, THREADS, MillionHub
+from benchmarks.million_load import Done, Order, clusters, node_name
+from benchmarks.processes import folder_bytes
+from benchmarks.soak_load import GPUS_A_NODE, PERIOD_SECONDS, VALUES
+from benchmarks.table import Table
+from benchmarks.yardstick import yardstick_ms
+
+PARTS = (1 / 64, 1 / 32, 1 / 16, 1 / 12, 1 / 8, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 3 / 4, 1.0)
+"""Of the fleet, of which the largest that is held is looked for."""
+
+HELD_SECONDS = 5.0
+HELD_PERIODS = 2
+REST_SECONDS = 5.0
+ASK_EVERY_SECONDS = 3.0
+LISTS_EVERY = 5
+ASKED_AT_REST = 9
+
+QUESTIONS = {
+    "fleet": "/v1/fleet",
+    "a machine's latest": "/v1/allocations/one/metrics",
+    "its series, 1 h": "/v1/allocations/one/series?metric=gpu_power_watts",
+}
+LISTS = {
+    "machines, a page": "/v1/machines?limit=1000",
+    "GPUs, a page": "/v1/gpus?limit=1000",
+    "senders, a page": "/v1/senders?limit=1000",
+    "own metrics": "/metrics",
+}
+
+
+class Step(msgspec.Struct, kw_only=True):
+    """What one step took: hub's processor seconds by thread, what the client did, and how answers were beside it."""
+
+    name: str
+    done: Done
+    stored: float  # seconds until the last batch was in the store
+    lag: float  # seconds that the store was behind the log when the last was acknowledged
+    used: dict[str, float]
+    resident: float
+    spans: dict[str, list[float]]
+
+
+class Run:
+    """One hub and its load."""
+
+    def __init__(self, hub: MillionHub, load: "subprocess.Popen[str]", ends: float) -> None:
+        self.hub = hub
+        self.ends = ends
+        self.written = 0  # batches in the store
+        self._load = load
+
+    def left(self) -> float:
+        """Return the seconds that the run may still take."""
+        return self.ends - time.monotonic()
+
+    def step(self, name: str, order: Order) -> Step:
+        """Carry out an order and wait until all of it is in the store."""
+        assert self._load.stdin is not None
+        assert self._load.stdout is not None
+        spans: dict[str, list[float]] = {}
+        used, began = self.hub.used(), time.monotonic()
+        print(msgspec.json.encode(order).decode(), file=self._load.stdin, flush=True)
+        with asking(self.hub, spans):
+            done = msgspec.json.decode(self._load.stdout.readline(), type=Done)
+            gauges = self.hub.gauges()
+            lag = gauges["flush_lag_seconds"]
+            while gauges["wal_records"]:
+                time.sleep(0.5)
+                gauges = self.hub.gauges()
+            stored = time.monotonic() - began
+        time.sleep(REST_SECONDS)  # merges are a part of the price
+        used = {what: seconds - used[what] for what, seconds in self.hub.used().items()}
+        self.written += done.acknowledged
+        assert not done.refused, f"{name}: the hub refused {done.refused} batches"
+        assert gauges["flushed_batches_total"] == self.written, f"{name}: {gauges['flushed_batches_total']} written"
+        step = Step(name=name, done=done, stored=stored, lag=lag, used=used, resident=self.hub.resident(), spans=spans)
+        tell(step)
+        return step
+
+    def largest(self, nodes: int, rate: float) -> tuple[float, Step] | None:
+        """Return the largest part of the fleet that is held, and how; `rate` is what the hub stored, batches/s."""
+        at = max((i for i, part in enumerate(PARTS) if part * nodes / PERIOD_SECONDS < 0.9 * rate), default=0)
+        best: tuple[float, Step] | None = None
+        while 0 <= at < len(PARTS) and self.left() > HELD_PERIODS * PERIOD_SECONDS + REST_SECONDS:
+            part = PARTS[at]
+            seconds = HELD_PERIODS * PERIOD_SECONDS
+            step = self.step(f"{part * nodes * GPUS_A_NODE:,.0f} GPUs", Order(nodes=int(part * nodes), seconds=seconds))
+            if max(step.done.late, step.lag) >= HELD_SECONDS:
+                if best is not None:
+                    break
+                at -= 1
+            elif best is not None and part < best[0]:
+                break
+            else:
+                best, at = (part, step), at + 1
+        return best
+
+
+@contextmanager
+def asking(hub: MillionHub, spans: dict[str, list[float]]) -> Iterator[None]:
+    """Ask beside what is done meanwhile; `spans` get milliseconds by question."""
+    stop, failed = threading.Event(), []
+
+    def ask() -> None:
+        turn = 0
+        while not stop.wait(ASK_EVERY_SECONDS):
+            for name, path in {**QUESTIONS, **(LISTS if turn % LISTS_EVERY == 0 else {})}.items():
+                try:
+                    spans.setdefault(name, []).append(hub.ask(path)[0])
+                except (OSError, AssertionError) as error:
+                    failed.append(f"{path}: {error!r}")
+            turn += 1
+
+    thread = threading.Thread(target=ask, name="asking")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        if failed:
+            print(f"  {len(failed)} questions failed, the first: {failed[0]}", flush=True)
+
+
+def tell(step: Step) -> None:
+    """Print a step."""
+    done, values = step.done, step.done.acknowledged * GPUS_A_NODE * VALUES
+    rows = done.acknowledged * GPUS_A_NODE
+    print(f"\n{step.name}: {done.acknowledged:,} batches, {done.again:,} turned away and posted again")
+    print(
+        f"  acknowledged in {done.seconds:.1f} s, {rows / done.seconds:,.0f} rows/s; stored in {step.stored:.1f} s, "
+        f"{rows / step.stored:,.0f} rows/s; behind: client {done.late:.1f} s, store {step.lag:.1f} s"
+    )
+    shares = ", ".join(f"{name} {step.used[name] / values * 1e6:.2f}" for name in (*THREADS.values(), ENGINE))
+    print(
+        f"  {step.used['all'] / values * 1e6:.2f} us of processor time a value ({shares}); "
+        f"client {done.cpu / values * 1e6:.2f}; resident {step.resident:,.0f} MiB"
+    )
+    for name, found in step.spans.items():
+        print(f"  {name}: {middle(found)}")
+    sys.stdout.flush()
+
+
+def middle(spans: list[float]) -> str:
+    """Return median and worst in words."""
+    return f"{statistics.median(spans):,.0f} ms, at worst {max(spans):,.0f} ({len(spans)} times)"
+
+
+def at_rest(hub: MillionHub) -> dict[str, list[float]]:
+    """Ask everything several times, one after the other."""
+    questions = {**QUESTIONS, **LISTS}
+    return {name: [hub.ask(path)[0] for _ in range(ASKED_AT_REST)] for name, path in questions.items()}
+
+
+@contextmanager
+def loading(port: int, nodes: int) -> Iterator["subprocess.Popen[str]"]:
+    """Run the client; it is ready when the context begins."""
+    command = [sys.executable, "-m", "benchmarks.million_load", str(port), str(nodes)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert _line(process.stdout) == "{}\n", "the client did not start"
+            yield process
+        finally:
+            process.kill()
+
+
+def _line(pipe: IO[str] | None) -> str:
+    assert pipe is not None
+    return pipe.readline()
+
+
+def run(folder: Path, nodes: int, minutes: float) -> None:
+    """Run all steps, and print."""
+    hub = MillionHub(folder, clusters(nodes))
+    try:
+        hub.start()
+        empty = hub.resident()
+        with loading(hub.port, nodes) as load:
+            run = Run(hub, load, time.monotonic() + minutes * 60)
+            target = {"cluster": clusters(1)[0], "machine": node_name(min(1234, nodes - 1))}
+            hub.put("/v1/allocations/one", {"kind": "bare_metal", "target": target})
+            new = run.step("all new, by relays", Order(nodes=nodes))
+            run.step("all known, by relays", Order(nodes=nodes, give_up=run.left() / 2))
+            alone = Order(nodes=nodes, bundle=1, give_up=PERIOD_SECONDS)
+            run.step("all known, node by node", alone)
+            known = run.step("once more, by relays", Order(nodes=nodes, give_up=PERIOD_SECONDS))
+            found = run.largest(nodes, known.done.acknowledged / known.stored)
+        print()
+        if found is None:
+            print(f"not even {PARTS[0]:.3f} of the fleet is held at a period of {PERIOD_SECONDS:g} s, or time is up")
+        else:
+            print(f"the largest fleet tried that is held at a period of {PERIOD_SECONDS:g} s: {found[1].name}")
+        print(f"memory a sender and its machine: {(new.resident - empty) * 1024 / nodes:.1f} KiB, all told")
+        table = Table(f"Answers at rest, {nodes:,} machines known, ms", "what", "median", "worst")
+        for name, spans in at_rest(hub).items():
+            table.row(name, f"{statistics.median(spans):,.1f}", f"{max(spans):,.1f}")
+        table.print()
+        hub.stop()
+        print(f"\nready again after {hub.start():.1f} s with {hub.resident():,.0f} MiB; ", end="")
+        print(f"the fleet's first answer took {hub.ask(QUESTIONS['fleet'])[0]:,.0f} ms")
+        hub.stop()
+        values = run.written * GPUS_A_NODE * VALUES
+        store = hub.folder / "hub" / "store"
+        print(f"{living_bytes(store) / values:.2f} bytes a value in living parts,", end=" ")
+        print(f"{(folder_bytes(hub.folder) - folder_bytes(store)) / 2**20:,.0f} MiB of registry and log")
+    finally:
+        hub.kill()
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_million")
+    parser.add_argument("--gpus", type=int, default=1_000_000)
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--keep", type=Path, help="an empty folder that the hub's is left in")
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing of it stays behind
+    print(
+        f"{asked.gpus:,} GPUs x {VALUES} values every {PERIOD_SECONDS:g} s; yardstick {yardstick_ms():.1f} ms",
+        flush=True,
+    )
+    nodes = asked.gpus // GPUS_A_NODE
+    if asked.keep is not None:
+        run(asked.keep, nodes, asked.minutes)
+        return
+    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder:
+        run(Path(folder), nodes, asked.minutes)
+
+
+if __name__ == "__main__":
+    main()

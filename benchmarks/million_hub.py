@@ -1,0 +1,97 @@
+"""A hub under load: its process, what it says of itself, and what its threads take."""
+
+import http.client
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.processes import cpu_seconds, resident_mib, thread_seconds
+from tests.support.processes import Gpufleet, free_port
+
+START_SECONDS = 300.0
+
+THREADS = {"loop": "loop", "hub-writer": "writer", "hub-reader": "answers", "hub-roller": "rollups"}
+"""Names of threads to what they are told under; what is not here is the engine's, and the syncs of the log."""
+
+ENGINE = "engine, syncs"
+
+
+class MillionHub:
+    """The process, on a folder that outlives it."""
+
+    def __init__(self, folder: Path, clusters: Sequence[str]) -> None:
+        self.folder = folder / "state"
+        self.port = free_port()
+        config = folder / "hub.toml"
+        config.write_text(
+            f'listen = "127.0.0.1:{self.port}"\nstate = "{self.folder}"\nclusters = {json.dumps(list(clusters))}\n'
+        )
+        self._arguments = ["hub", "--config", str(config)]
+        self._log = folder / "hub.log"
+        self._process: Gpufleet | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id, while it runs."""
+        assert self._process is not None
+        return self._process.process.pid
+
+    def start(self) -> float:
+        """Start it, and return the seconds until it was ready."""
+        began = time.monotonic()
+        self._process = Gpufleet(self._arguments, self._log)
+        self._process.wait_for(f"http://127.0.0.1:{self.port}/readyz", START_SECONDS)
+        return time.monotonic() - began
+
+    def stop(self) -> None:
+        """Stop it as a service manager would."""
+        assert self._process is not None
+        code = self._process.stop(seconds=600)
+        assert code == 0, f"the hub ended with {code}: {self._log}"
+
+    def kill(self) -> None:
+        """Leave nothing of it, however it is."""
+        if self._process is not None:
+            self._process.kill()
+
+    def ask(self, path: str) -> tuple[float, bytes]:
+        """Return milliseconds and the answer to a GET, over a connection of its own."""
+        began = time.perf_counter()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            content = answer.read()
+        finally:
+            connection.close()
+        assert answer.status == 200, f"{path}: {answer.status}: {content[:300]!r}"
+        return (time.perf_counter() - began) * 1e3, content
+
+    def put(self, path: str, document: Any) -> None:
+        """PUT a document."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("PUT", path, json.dumps(document), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status < 300, f"{path}: {answer.status}: {answer.read()[:300]!r}"
+        connection.close()
+
+    def gauges(self) -> dict[str, float]:
+        """Return what it says of itself that has no labels, by name."""
+        page = self.ask("/metrics")[1].decode()
+        lines = (line.split(" ") for line in page.splitlines() if not line.startswith("#") and "{" not in line)
+        return {words[0].removeprefix("gpufleet_hub_"): float(words[1]) for words in lines}
+
+    def used(self) -> dict[str, float]:
+        """Return processor seconds so far: of the whole process under `all`, and of its threads by what they do."""
+        used = dict.fromkeys((*THREADS.values(), ENGINE), 0.0)
+        for name, seconds in thread_seconds(self.pid):
+            used[THREADS.get(name, ENGINE)] += seconds
+        used["all"] = cpu_seconds(self.pid)
+        used[ENGINE] = used["all"] - sum(used[name] for name in THREADS.values())  # those that ended too
+        return used
+
+    def resident(self) -> float:
+        """Return MiB."""
+        return resident_mib(self.pid)
