@@ -2,16 +2,18 @@
 
 Method: one real sshd stands for all of them (each has a connection and a pin of its own); its nvidia-smi prints a
 captured GPU. A round is what an agent asks of a guest every 10 s: the GPU's fast table and its processes, and the
-files of processor, memory and network by one shell command. Connections are open and the way is remembered. Own
+files of processor, memory and network, of shells that are kept. Connections are open and the way is remembered. Own
 processor time is this process's; sshd, its shells and the stand-in nvidia-smi run beside it on the same cores,
 where real guests would bring their own: their processor time is measured too, and what it takes of these cores is
-the least that a round can take here, whoever asks. The same again with one round every guest after the other says
-what a guest takes when nothing else runs.
+the least that a round can take here, whoever asks. What of it is the stand-in's is measured by itself, as the real
+program's is another figure. The same again with one round every guest after the other says what a guest takes when
+nothing else runs.
 """
 
 import asyncio
 import os
 import resource
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,8 +22,10 @@ from pathlib import Path
 from benchmarks.table import Table
 from gpufleet.agent.guests.guest import Access
 from gpufleet.agent.guests.ways import FirstAnswer
+from gpufleet.codecs.nvidia_smi import parse_help
 from gpufleet.config.guests import GuestConfig, SshChannel
 from gpufleet.model.catalogue import Lane
+from gpufleet.readers.nvidia_smi import plan
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.guests import reach
 from tests.support import peers
@@ -49,6 +53,25 @@ async def ask(readers: tuple[FirstAnswer, FirstAnswer]) -> int:
     """Make one fast pass of everything; return readings."""
     done = await asyncio.gather(*(reader.read(Lane.FAST) for reader in readers))
     return sum(len(sample.values) + len(sample.dims) for one in done for sample in one.samples)
+
+
+def smi_seconds(guest: Guest) -> float:
+    """Return the processor time of what a guest's nvidia-smi is asked in a round, for itself."""
+
+    def ask(*arguments: str) -> bytes:
+        environment = {"PATH": os.environ["PATH"], "FAKE_FOLDER": str(guest.folder)}
+        return subprocess.check_output((guest.folder / "bin" / "nvidia-smi", *arguments), env=environment)
+
+    def used() -> float:
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return children.ru_utime + children.ru_stime
+
+    columns = plan.plan_of(Lane.FAST, parse_help(ask(*plan.HELP)), ()).columns
+    before = used()
+    for _ in range(GUESTS):
+        ask(*plan.table(columns))
+        ask(*plan.APPS)
+    return (used() - before) / GUESTS
 
 
 async def measure(table: Table, guest: Guest, pins: Path) -> None:
@@ -96,7 +119,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as scratch, Guest() as guest:
         GuestSmi(guest)
         asyncio.run(measure(table, guest, Path(scratch)))
+        standin = smi_seconds(guest)
     table.print()
+    print(f"  of the guest's, the stand-in nvidia-smi takes {standin * 1e3:.2f} ms in its two calls")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(f"  peak resident {peak:.0f} MiB, asyncssh and {GUESTS} connections included")
     return 0

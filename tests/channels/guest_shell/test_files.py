@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from gpufleet.channels.guest_shell import ShellFiles
 from gpufleet.channels.guest_shell.frames import errno_of, parse_frames
-from gpufleet.channels.guest_shell.words import NAME, script
+from gpufleet.channels.guest_shell.kept import Answer
+from gpufleet.channels.guest_shell.words import NAME, is_plain, script
 from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError, WireError
 from gpufleet.ports import ExecResult, Fetched, FetchPlan, Files
@@ -37,6 +38,39 @@ class LocalShell:
         out, err = await asyncio.wait_for(process.communicate(), timeout_seconds)
         assert process.returncode is not None
         return ExecResult(exit_code=process.returncode, stdout=out, stderr=err)
+
+
+class KeptShell(LocalShell):
+    """The same, kept: asked something else before, in the same shell."""
+
+    async def ask(self, words: Sequence[str], *, timeout_seconds: float, max_output_bytes: int) -> ExecResult:
+        assert all(map(is_plain, words))
+        process = await asyncio.create_subprocess_exec(
+            *self.shell,
+            "session",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=self.environment,
+            limit=4 << 20,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        done: ExecResult | None = None
+        for question in (("run", "5", "id"), tuple(words)):
+            answer = Answer(question, max_output_bytes=max_output_bytes)
+            process.stdin.write(answer.line)
+            waiting = {True: process.stderr, False: process.stdout}
+            async with asyncio.timeout(timeout_seconds):
+                for error in (True, False):  # the end on one stream, then on the other: neither is read beyond it
+                    while not (piece := await waiting[error].readuntil(b"\n")).startswith(answer.line[:17]):
+                        done = answer.take(piece, error=error)
+                    done = answer.take(piece, error=error)
+        assert done is not None
+        process.stdin.close()
+        assert await process.wait() == 0
+        return done
 
 
 class Below:
@@ -78,31 +112,128 @@ class TestBash(FilesContract):
         return make("bash")
 
 
+class TestKept(FilesContract):
+    """In a shell that was asked before."""
+
+    @pytest.fixture
+    def make_files(self) -> FilesFactory:
+        return lambda root: Below(ShellFiles(KeptShell("sh", "-c", script(), NAME)), root)
+
+
+@pytest.fixture(scope="module")
+def busybox(tmp_path_factory: pytest.TempPathFactory, peer: Callable[[str], Path]) -> Path:
+    """A folder with what a guest has that has nothing but busybox."""
+    tools = tmp_path_factory.mktemp("bin")
+    for tool in ("sh", "head", "readlink", "stat", "timeout"):
+        (tools / tool).symlink_to(peer("busybox"))
+    return tools
+
+
 @pytest.mark.system
 class TestBusybox(FilesContract):
     """With nothing but busybox in the guest."""
 
     @pytest.fixture
-    def make_files(self, tmp_path_factory: pytest.TempPathFactory, peer: Callable[[str], Path]) -> FilesFactory:
-        busybox = peer("busybox")
-        tools = tmp_path_factory.mktemp("bin")
-        for tool in ("sh", "head", "readlink", "stat", "timeout"):
-            (tools / tool).symlink_to(busybox)
-        return make(tools / "sh", environment={"PATH": str(tools)})
+    def make_files(self, busybox: Path) -> FilesFactory:
+        return make(busybox / "sh", environment={"PATH": str(busybox)})
 
 
-async def test_the_kernels_own_files_come_as_the_kernel_has_them() -> None:
+def contents(*patterns: str) -> dict[str, bytes]:
+    """Return what is there of these patterns."""
+    return {path: Path(path).read_bytes() for pattern in patterns for path in map(str, Path("/").glob(pattern[1:]))}
+
+
+class KernelContract:
+    """Files that the kernel makes are read together: inherit, and give a `shell`."""
+
+    of_a_folder = "EISDIR"
+
+    async def test_they_come_as_the_kernel_has_them(self, shell: LocalShell) -> None:
+        names = ("type", "ifindex", "address", "statistics/no_such_counter")
+        asked = FetchPlan(
+            files=("/proc/sys/kernel/osrelease", *(f"/sys/class/net/*/{name}" for name in names), "/proc/[0-9]*/stat"),
+            filesystems=("/proc", "/"),
+        )
+        fetched = await ShellFiles(shell).fetch(asked)
+        assert fetched.errors == {}
+        assert fetched.files["/proc/1/stat"].startswith(b"1 (")
+        named = {path: text for path, text in fetched.files.items() if not path.endswith("/stat")}
+        assert named == contents("/proc/sys/kernel/osrelease", *(f"/sys/class/net/*/{name}" for name in names))
+        assert fetched.filesystems["/"].size_bytes == os.statvfs("/").f_blocks * os.statvfs("/").f_frsize
+
+    async def test_one_that_cannot_be_read_costs_itself(self, shell: LocalShell) -> None:
+        fetched = await ShellFiles(shell).fetch(
+            FetchPlan(files=("/sys/class/net", "/sys/none", "/proc/loadavg", "/sys/class/net/lo/type"))
+        )
+        assert fetched.errors == {"/sys/class/net": self.of_a_folder, "/sys/none": "ENOENT"}
+        assert set(fetched.files) == {"/proc/loadavg", "/sys/class/net/lo/type"}
+
+    async def test_a_longer_one_is_an_error_for_that_file(self, shell: LocalShell) -> None:
+        asked = FetchPlan(files=("/proc/stat", "/proc/loadavg"), max_file_bytes=100)
+        fetched = await ShellFiles(shell).fetch(asked)
+        assert (list(fetched.files), fetched.errors) == (["/proc/loadavg"], {"/proc/stat": "EFBIG"})
+
+    async def test_more_than_one_command_takes(self, shell: LocalShell) -> None:
+        few = [word.replace("-lt 1000", "-lt 7") if isinstance(word, str) else word for word in shell.shell]
+        assert few != list(shell.shell)
+        shell.shell = tuple(few)
+        paths = tuple(f"/sys/class/net/lo/{'./' * number}type" for number in range(40))
+        links = tuple(f"/proc/{'./' * number}self" for number in range(20))
+        fetched = await ShellFiles(shell).fetch(
+            FetchPlan(files=("/sys/class/net/lo/statistics/*", *paths), links=links)
+        )
+        assert set(fetched.files) == {*paths, *contents("/sys/class/net/lo/statistics/*")}
+        assert set(fetched.links) == set(links)
+        assert all(text.isdigit() for text in fetched.links.values())
+        assert fetched.errors == {}
+
+
+class TestKernelSh(KernelContract):
+    @pytest.fixture
+    def shell(self) -> LocalShell:
+        return LocalShell("sh", "-c", script(), NAME)
+
+
+class TestKernelBash(KernelContract):
+    @pytest.fixture
+    def shell(self) -> LocalShell:
+        return LocalShell("bash", "-c", script(), NAME)
+
+
+class TestKernelKept(KernelContract):
+    @pytest.fixture
+    def shell(self) -> LocalShell:
+        return KeptShell("sh", "-c", script(), NAME)
+
+
+@pytest.mark.system
+class TestKernelBusybox(KernelContract):
+    of_a_folder = "EIO"  # its `head` says no more
+
+    @pytest.fixture
+    def shell(self, busybox: Path) -> LocalShell:
+        return KeptShell(busybox / "sh", "-c", script(), NAME, environment={"PATH": str(busybox)})
+
+
+async def test_a_file_whose_reading_fails_has_the_kernels_word_for_it() -> None:
     files = ShellFiles(LocalShell("sh", "-c", script(), NAME))
-    asked = FetchPlan(
-        files=("/proc/sys/kernel/osrelease", "/sys/class/net/*/type", "/proc/[0-9]*/stat", "/proc/self/mem"),
-        filesystems=("/proc", "/"),
-    )
-    fetched = await files.fetch(asked)
-    assert fetched.files["/proc/sys/kernel/osrelease"].decode().strip() == os.uname().release
-    assert fetched.files["/sys/class/net/lo/type"] == b"772\n"
-    assert fetched.files["/proc/1/stat"].startswith(b"1 (")
-    assert fetched.errors == {"/proc/self/mem": "EIO"}
-    assert fetched.filesystems["/"].size_bytes == os.statvfs("/").f_blocks * os.statvfs("/").f_frsize
+    fetched = await files.fetch(FetchPlan(files=("/proc/self/mem", "/sys/class/net/lo/speed", "/sys/class/net/lo/mtu")))
+    assert fetched.errors == {"/proc/self/mem": "EIO", "/sys/class/net/lo/speed": "EINVAL"}
+    assert fetched.files == contents("/sys/class/net/lo/mtu")
+
+
+@pytest.mark.parametrize("program", ["head", "readlink"])
+async def test_a_guest_without_the_program_is_told_so(tmp_path: Path, program: str) -> None:
+    for tool in {"head", "readlink"} - {program}:
+        (tmp_path / tool).symlink_to(f"/usr/bin/{tool}")
+    text = script().replace("PATH=$PATH:/usr/local/sbin:", "PATH=$PATH:/none/").replace(":/usr/bin:/sbin:/bin\n", "\n")
+    files = ShellFiles(LocalShell("/bin/sh", "-c", text, NAME, environment={"PATH": str(tmp_path)}))
+    if program == "head":
+        with pytest.raises(ChannelError, match="not found"):
+            await files.fetch(FetchPlan(files=("/sys/class/net/*/type",)))
+    else:
+        fetched = await files.fetch(FetchPlan(links=("/proc/self",)))
+        assert fetched.errors == {"/proc/self": "EIO"}
 
 
 class TestForced:

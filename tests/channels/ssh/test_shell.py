@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import asyncssh
@@ -11,12 +10,13 @@ import pytest
 
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
 from gpufleet.channels.guest_shell.words import script
-from gpufleet.channels.ssh.pins import FirstPin, GivenPin, Pin, is_key
+from gpufleet.channels.ssh.pins import FirstPin, GivenPin, is_key
 from gpufleet.channels.ssh.shell import SshShell
 from gpufleet.channels.ssh.target import SshTarget
 from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError, ChannelTimeoutError
 from gpufleet.ports import ExecResult, FetchPlan
+from tests.channels.ssh.asking import list_gpus, problem, shell_of, target
 from tests.support.sshd import USER, Guest
 from tests.support.waiting import wait_until
 
@@ -28,38 +28,6 @@ def guest() -> Iterator[Guest]:
     with Guest() as one:
         one.program("nvidia-smi", '#!/bin/sh\necho "smi $*"\n')
         yield one
-
-
-def target(guest: Guest, *, port: int | None = None, seconds: float = 15) -> SshTarget:
-    return SshTarget(
-        host="127.0.0.1",
-        port=port or guest.port,
-        user=USER,
-        key_file=guest.key_file,
-        connect_seconds=seconds,
-        login_seconds=seconds,
-    )
-
-
-@asynccontextmanager
-async def shell_of(guest: Guest, pin: Pin | None = None) -> AsyncIterator[SshShell]:
-    shell = SshShell(target(guest), pin or GivenPin(guest.host_key))
-    try:
-        yield shell
-    finally:
-        await shell.close()
-
-
-async def list_gpus(shell: SshShell, *, timeout_seconds: float = 20, max_output_bytes: int = 1 << 20) -> ExecResult:
-    return await ShellExec(shell).run(
-        ("nvidia-smi", "-L"), timeout_seconds=timeout_seconds, max_output_bytes=max_output_bytes
-    )
-
-
-async def problem(shell: SshShell, **bounds: int) -> ChannelProblem:
-    with pytest.raises(ChannelError) as caught:
-        await list_gpus(shell, **bounds)
-    return caught.value.problem
 
 
 class TestAsking:

@@ -2,16 +2,27 @@
 
 A frame is a line end, the question's nonce, a kind, a path and a line end; then its content up to the next frame:
 `f` a file's bytes, `l` a link's text, `s` figures of a filesystem, `e` words of an error, which takes back what came
-of the same path before it, and at last `end`.
+of the same path before it, `m` what `head` prints of many files of the kernel's, `x` its words about those that failed,
+and at last `end`.
 """
 
 import errno
 import os
+import re
 
 from gpufleet.model.errors import WireError
 from gpufleet.ports import Fetched, FilesystemStat
 
 MAX_FRAMES = 100_000
+
+_HEAD = re.compile(rb"(?:^|\n)==> (/[^\n]*) <==\n")
+"""What `head` puts before each of several files: POSIX's own words, a line end before all but the first."""
+
+_FAILED = re.compile(rb"[^/\n]*(/[^'\n]*?)(?:'[^:\n]*)?: ([^:\n]+)")
+"""A line of `head` about a file, as coreutils (`head: cannot open '/x' for reading: ...`) and busybox have it."""
+
+_FIRST = b"/dev/null"
+"""Read before the others, so that they are several."""
 
 _NAMES = {os.strerror(number): name for number, name in errno.errorcode.items()} | {
     # coreutils' words for ENOTSUP, whose number is EOPNOTSUPP's
@@ -59,11 +70,26 @@ def _take(fetched: Fetched, kind: bytes, path: str, content: bytes, max_file_byt
         if figures is not None:
             fetched.filesystems[path] = figures
     elif kind == b"e":
-        for found in (fetched.files, fetched.links, fetched.filesystems):
-            found.pop(path, None)
-        fetched.errors[path] = errno_of(content)
+        _take_error(fetched, path, content)
+    elif kind == b"m":
+        _, *pieces = _HEAD.split(content, MAX_FRAMES)
+        for name, text in zip(pieces[::2], pieces[1::2], strict=True):
+            if name != _FIRST:
+                _take(fetched, b"f", name.decode("utf-8", "surrogateescape"), text, max_file_bytes)
+    elif kind == b"x":
+        for line in content.splitlines():
+            said = _FAILED.fullmatch(line)
+            if said is None:
+                raise WireError("files", f"head says {line[:100].decode('utf-8', 'replace')!r}")
+            _take_error(fetched, said[1].decode("utf-8", "surrogateescape"), said[2])
     else:
         raise WireError("files", "a frame of no known kind")
+
+
+def _take_error(fetched: Fetched, path: str, words: bytes) -> None:
+    for found in (fetched.files, fetched.links, fetched.filesystems):
+        found.pop(path, None)
+    fetched.errors[path] = errno_of(words)
 
 
 def errno_of(words: bytes) -> str:

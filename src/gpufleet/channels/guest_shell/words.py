@@ -17,8 +17,10 @@ NAME = "gpufleet-guest"
 
 HELLO = "hello"
 
+SESSION = "session"
+
 GREETING = b"gpufleet-guest 1"
-"""How the script answers `hello`; ` forced` follows where it is a key's forced command."""
+"""How the script answers `hello`; ` forced` follows where it is a key's forced command, ` session` where it is kept."""
 
 FORCED = b"forced"
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpufleet.channels.bounded import TooMuchError, read_all
-from gpufleet.channels.guest_shell.words import FORCED, GREETING, HELLO, NAME, is_plain, script
+from gpufleet.channels.guest_shell.kept import Answer
+from gpufleet.channels.guest_shell.words import FORCED, GREETING, HELLO, NAME, SESSION, is_plain, script
 from gpufleet.channels.ssh.pins import Pin
 from gpufleet.channels.ssh.target import SshTarget
 from gpufleet.model.channel import ChannelProblem
@@ -19,6 +20,8 @@ from gpufleet.ports import ExecResult
 if TYPE_CHECKING:
     import asyncssh
 
+    from gpufleet.channels.ssh.session import KeptShell
+
 WINDOW_BYTES = 256 << 10
 """What the guest may send ahead of being read, of each command."""
 
@@ -27,9 +30,15 @@ _NOT_FOUND = 127
 _MAX_STUCK = 4
 """Commands that did not end and are not ended yet; while so many hang, none is started."""
 
+_MAX_IDLE = 2
+"""Shells that are kept between questions: one for the GPUs', one for the files', which are asked at the same time."""
+
 
 class SshShell:
     """Dials when it is first asked, and again when the connection has gone. One caller opens at a time.
+
+    Shells in the guest are kept and asked again: to start one for each question takes longer than most answers. Where
+    an older script is the key's forced command, or words have blanks in them, one is started for the question.
 
     A command that does not end in time keeps its session: its like is not started again before the guest has ended
     it, so that a driver that hangs does not fill the guest with processes.
@@ -39,7 +48,8 @@ class SshShell:
         self._target, self._pin = target, pin
         self._opening = asyncio.Lock()
         self._connection: asyncssh.SSHClientConnection | None = None
-        self._forced = False
+        self._forced = self._keeps = False
+        self._idle: list[KeptShell] = []
         self._stuck: dict[str, asyncio.Task[None]] = {}
 
     async def open(self) -> None:
@@ -60,7 +70,7 @@ class SshShell:
             connection: asyncssh.SSHClientConnection = await login.log_in(self._target, self._pin)
             with contextlib.ExitStack() as stack:
                 stack.callback(connection.abort)
-                self._forced = await self._greet(connection)
+                self._forced, self._keeps = await self._greet(connection)
                 stack.pop_all()  # it is kept
             self._connection = connection
 
@@ -77,6 +87,10 @@ class SshShell:
                 await self.open()
                 assert self._connection is not None
                 self._refuse_while_stuck(what)
+                if self._forced:  # it splits at blanks and unquotes nothing: what it could not tell apart is not asked
+                    words = tuple(filter(is_plain, words))
+                if self._keeps and all(map(is_plain, words)):
+                    return await self._ask_kept(self._connection, words, what, max_output_bytes)
                 return await self._run(self._connection, self._command(words), what, max_output_bytes)
         except TimeoutError as error:
             told = f"{self._target.name}: {what} did not end within {timeout_seconds:g} s"
@@ -85,24 +99,47 @@ class SshShell:
     def _command(self, words: Sequence[str]) -> str:
         if not self._forced:
             return shlex.join(("sh", "-c", script(), NAME, *words))
-        # A forced command splits at blanks and unquotes nothing: what it could not tell apart is not asked.
-        return " ".join((NAME, *filter(is_plain, words)))
+        return " ".join((NAME, *words))
 
-    async def _greet(self, connection: "asyncssh.SSHClientConnection") -> bool:
-        """Ask how words are to be put: return whether the key has the forced command."""
+    async def _greet(self, connection: "asyncssh.SSHClientConnection") -> tuple[bool, bool]:
+        """Ask how words are to be put: return whether the key has the forced command, and whether shells are kept."""
         try:
             async with asyncio.timeout(HELLO_SECONDS):
-                said = await self._run(connection, f"{NAME} {HELLO}", HELLO, 4096)
+                said = await self._run(connection, f"{NAME} {HELLO} {SESSION}", HELLO, 4096)
         except TimeoutError as error:
             words = f"{self._target.name}: logged in, and no shell answers in {HELLO_SECONDS:g} s"
             raise ChannelError(words, ChannelProblem.TIMEOUT) from error
         greeting = said.stdout.strip()
+        keeps = greeting.endswith(b" " + SESSION.encode("ascii"))
+        greeting = greeting.removesuffix(b" " + SESSION.encode("ascii"))
         if said.exit_code == _NOT_FOUND or greeting == GREETING:
-            return False
+            return False, True  # the script comes with the question
         if greeting == GREETING + b" " + FORCED:
-            return True
+            return True, keeps
         words = f"{self._target.name}: the key's shell or forced command is not {NAME}'s (exit code {said.exit_code})"
         raise ChannelError(words, ChannelProblem.NOT_ENABLED)
+
+    async def _ask_kept(
+        self, connection: "asyncssh.SSHClientConnection", words: Sequence[str], what: str, max_output_bytes: int
+    ) -> ExecResult:
+        self._idle = [one for one in self._idle if one.is_open]
+        if self._idle:
+            kept = self._idle.pop()
+        else:
+            from gpufleet.channels.ssh.session import keep
+
+            kept = await keep(connection, self._command((SESSION,)), self._target.name)
+        try:
+            result = await kept.ask(Answer(words, max_output_bytes=max_output_bytes), what)
+        except asyncio.CancelledError:
+            kept.end()
+            self._stuck[what] = asyncio.create_task(kept.wait_ended(), name=f"{self._target.name}: {what}")
+            raise
+        if len(self._idle) < _MAX_IDLE:
+            self._idle.append(kept)
+        else:
+            kept.end()
+        return result
 
     async def _run(
         self, connection: "asyncssh.SSHClientConnection", command: str, what: str, max_output_bytes: int
@@ -146,6 +183,7 @@ class SshShell:
         for task in self._stuck.values():
             task.cancel()
         self._stuck.clear()
+        self._idle.clear()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.abort()
