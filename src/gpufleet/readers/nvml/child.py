@@ -2,28 +2,30 @@
 
 It can hang or die in the driver without harm to its parent. Requests come on standard input, records leave on
 standard output; before every call its number is left in shared memory, so that the parent can name the call
-that does not come back. Four kinds of threads: the main one reads requests, one session thread talks to NVML
-as a whole, others (`crew`) talk to the GPUs, two listen for events. The end of standard input ends the process,
-whoever hangs, so that nothing is held for a parent that was killed.
+that does not come back. Three kinds of threads: the main one watches, others (`crew`) take the requests and ask the
+driver, two listen for events. The end of standard input ends the process, whoever hangs, so that nothing is held for
+a parent that was killed.
 """
 
 import contextlib
 import functools
 import mmap
 import os
-import queue
+import select
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpufleet.agent.trim import give_back_memory
 from gpufleet.readers.nvml import calls
+from gpufleet.readers.nvml.alarm import Alarm
 from gpufleet.readers.nvml.calls import NUMBERS, Call
 from gpufleet.readers.nvml.context import Context, Memory
-from gpufleet.readers.nvml.crew import Crew
+from gpufleet.readers.nvml.crew import PATIENCE, Crew, Job
 from gpufleet.readers.nvml.listen import Listener
 from gpufleet.readers.nvml.listen_system import SystemListener
+from gpufleet.readers.nvml.outlet import Outlet
 from gpufleet.readers.nvml.protocol import (
     DEFECT,
     SESSION_SLOT,
@@ -34,7 +36,7 @@ from gpufleet.readers.nvml.protocol import (
     SessionRecord,
     decode_request,
 )
-from gpufleet.readers.nvml.worker import Outlet, Worker, words_of
+from gpufleet.readers.nvml.worker import Worker, words_of
 
 UNKNOWN = 999
 
@@ -55,24 +57,39 @@ def version_of(text: Any) -> tuple[int, ...]:
 class Session:
     """NVML as a whole: started once, then asked for its devices in every round."""
 
-    def __init__(self, crumbs: memoryview, outlet: Outlet, control_device: str) -> None:
-        self._crumbs, self._outlet, self._control_device = crumbs, outlet, control_device
+    def __init__(self, requests: BinaryIO, crumbs: memoryview, outlet: Outlet, control_device: str) -> None:
+        self._requests, self._crumbs, self._outlet = requests, crumbs, outlet
+        self._control_device = control_device
         self._nvml: Any = None
         self._versions = (Answer(0), Answer(0), Answer(0))
         self._workers: list[Worker] = []
-        self._crew = Crew()
         self._listener = Listener(outlet.put)
         self._system = SystemListener(outlet.put)
-        self._rounds: queue.SimpleQueue[Request] = queue.SimpleQueue()
-        self._working = False
-        threading.Thread(target=self._run, name="session", daemon=True).start()
+        self._lock = threading.Lock()
+        self._working = self._ending = False
 
-    def give(self, request: Request) -> None:
-        """Queue a round."""
-        self._rounds.put(request)
+    def lead(self) -> list[Job] | None:
+        """Wait for a request and answer for NVML as a whole; return what is left to do, None after the last."""
+        length = self._requests.read(4)
+        if len(length) < 4:
+            return None
+        request = decode_request(self._requests.read(int.from_bytes(length, "little")))
+        with self._lock:
+            if self._ending:
+                return None
+            self._working = True
+        self._outlet.hold()
+        record = self._round(request)
+        self._mark(calls.NOTHING)
+        self._outlet.put(record)
+        jobs = self._jobs(request, record.count) if record.code == 0 else []
+        self._working = False
+        return jobs
 
     def end(self) -> None:
         """Shut NVML down, unless somebody is inside it."""
+        with self._lock:
+            self._ending = True
         out = all([self._listener.stop(), self._system.stop()])
         if not out or self._nvml is None or self._working or any(worker.busy for worker in self._workers):
             return
@@ -81,17 +98,6 @@ class Session:
                 worker.end()
             self._mark(calls.SHUTDOWN)
             self._nvml.nvmlShutdown()
-
-    def _run(self) -> None:
-        while True:
-            request = self._rounds.get()
-            self._working = True
-            record = self._round(request)
-            self._mark(calls.NOTHING)
-            self._outlet.put(record)
-            if record.code == 0:
-                self._dispatch(request, record.count)
-            self._working = False
 
     def _round(self, request: Request) -> SessionRecord:
         try:
@@ -151,20 +157,21 @@ class Session:
             return f"/dev/nvidiactl: {error.strerror}"
         return ""
 
-    def _dispatch(self, request: Request, count: int) -> None:
+    def _jobs(self, request: Request, count: int) -> list[Job]:
+        """Return what asks the devices, but those that are still inside a call."""
         self._listener.watch(self._nvml, count, anew=request.lane == "static")
         self._system.watch(self._nvml)
         driver = version_of(self._versions[0].value)
         for index in range(len(self._workers), count):
             self._workers.append(Worker(self._nvml, index, driver, self._crumbs, self._outlet))
-        ready: list[Worker] = []
+        jobs: list[Job] = []
         for index, worker in enumerate(self._workers[:count]):
             if worker.busy:
                 self._outlet.put(BusyRecord(request.round, index))
             else:
                 worker.busy = True
-                ready.append(worker)
-        self._crew.do([functools.partial(worker.ask, request) for worker in ready])
+                jobs.append(functools.partial(worker.ask, request))
+        return jobs
 
     def _mark(self, label: str) -> None:
         self._crumbs[SESSION_SLOT] = NUMBERS[label]
@@ -173,12 +180,17 @@ class Session:
 def main(arguments: list[str]) -> None:
     """Serve requests until standard input ends."""
     crumbs = memoryview(mmap.mmap(int(arguments[0]), SLOTS * 4)).cast("I")
-    outlet = Outlet(os.dup(1))
+    outlet, alarm = Outlet(os.dup(1)), Alarm(PATIENCE)
     os.dup2(2, 1)  # what a library prints must not get between the records
-    session = Session(crumbs, outlet, arguments[1])
-    requests = sys.stdin.buffer
-    while len(length := requests.read(4)) == 4:
-        session.give(decode_request(requests.read(int.from_bytes(length, "little"))))
+    session = Session(sys.stdin.buffer, crumbs, outlet, arguments[1])
+    crew = Crew(session.lead, outlet, alarm)
+    crew.start()
+    watched = select.poll()
+    watched.register(alarm.descriptor, select.POLLIN)
+    watched.register(0, 0)  # requests are another thread's: only that their writer is gone is heard of
+    while 0 not in dict(watched.poll()):
+        alarm.hear()
+        crew.look()
     last = threading.Timer(END_SECONDS, os._exit, (1,))  # giving everything back can hang, too: nobody would end it
     last.daemon = True
     last.start()

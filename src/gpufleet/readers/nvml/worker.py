@@ -2,8 +2,6 @@
 
 import contextlib
 import ctypes
-import os
-import threading
 import time
 from typing import Any
 
@@ -31,6 +29,7 @@ from gpufleet.readers.nvml.context import (
     DeviceEndedError,
     Memory,
 )
+from gpufleet.readers.nvml.outlet import Outlet
 from gpufleet.readers.nvml.protocol import (
     DEFECT,
     NOT_ASKED,
@@ -38,9 +37,7 @@ from gpufleet.readers.nvml.protocol import (
     AttachedRecord,
     DeviceRecord,
     InstanceRecord,
-    Record,
     Request,
-    encode_frame,
 )
 
 LIBRARY_NOT_FOUND = 12
@@ -52,24 +49,6 @@ _ODD = frozenset({INVALID_ARGUMENT, NOT_FOUND})
 """Codes of a call about an instance that may mean that the instance is no more."""
 
 _NOT_ASKED = Answer(NOT_ASKED)
-
-
-class Outlet:
-    """Where records leave, one at a time whoever writes."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._lock = threading.Lock()
-
-    def put(self, record: Record) -> None:
-        """Write one record. The parent's end ends the process."""
-        frame = memoryview(encode_frame(record))
-        with self._lock:
-            try:
-                while frame:
-                    frame = frame[os.write(self._descriptor, frame) :]
-            except BrokenPipeError:
-                os._exit(0)
 
 
 def words_of(nvml: Any, code: int) -> str:
