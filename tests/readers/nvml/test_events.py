@@ -1,10 +1,13 @@
 """What the driver tells by itself: XIDs and MIG changes, over the fake driver and the real binding."""
 
+import threading
 from collections import Counter
+from types import SimpleNamespace
 
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
+from gpufleet.readers.nvml.listen import Listener
 from gpufleet.readers.nvml.reader import NvmlReader
 from tests.fakes.nvml.driver import FakeNvml
 from tests.readers.nvml.rig import Start, device
@@ -187,3 +190,42 @@ async def test_closing_frees_the_set_before_nvml_is_shut_down(fake: FakeNvml, st
     await reader.close()
     assert fake.calls()["nvmlEventSetFree", -1] == 1
     assert fake.calls()["nvmlShutdown", -1] == 1
+
+
+def test_a_listener_that_is_stopped_while_it_begins_stops() -> None:
+    """The word to stop comes between two steps of a thread that has only just begun."""
+
+    class Failed(Exception):  # noqa: N818 - the binding's name
+        value = 10
+
+    def wait(*_: object) -> None:
+        raise Failed
+
+    nvml = SimpleNamespace(
+        NVMLError=Failed,
+        nvmlEventSetCreate=object,
+        nvmlEventSetFree=lambda _: None,
+        nvmlEventSetWait_v2=wait,
+        nvmlDeviceGetHandleByIndex=lambda _: 1,
+        nvmlDeviceGetSupportedEventTypes=lambda _: XID,
+        nvmlDeviceRegisterEvents=lambda *_: None,
+    )
+    listener = Listener(lambda _: None)
+    stopped: list[bool] = []
+
+    class Changed(threading.Event):
+        def clear(self) -> None:
+            if not stopped:
+                stopped.append(True)
+                listener._stopping.set()
+                self.set()
+            super().clear()
+
+    listener._changed = Changed()
+    listener.watch(nvml, 1, anew=False)
+    assert listener._thread is not None
+    listener._thread.join(2)
+    try:
+        assert not listener._thread.is_alive()
+    finally:
+        listener.stop()

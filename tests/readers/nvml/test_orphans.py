@@ -21,7 +21,8 @@ from gpufleet.readers.nvml.reader import NvmlReader
 from gpufleet.readers.nvml.watch import Limits
 
 async def main():
-    reader = NvmlReader(limits=Limits(call=1, init=1, hang=3600, grace=3600))
+    starts = 20 if "closing" in sys.argv else 1  # a child that is still starting NVML would not shut it down
+    reader = NvmlReader(limits=Limits(call=1, init=starts, hang=3600, grace=3600))
     try:
         await reader.read(Lane.FAST)
     except ReaderError:

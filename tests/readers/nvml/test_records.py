@@ -92,7 +92,7 @@ def test_any_device_record_is_mapped(lane: str, data: st.DataObject) -> None:
 
 def one_by_one(record: DeviceRecord, lane: Lane) -> dict[str, Value | Absent]:
     """Return the readings without dimensions, each looked at as if it were an odd one."""
-    modes, positions = modes_of(record), [call.key for call in CALLS[lane]]
+    modes, positions = modes_of(record.roles), [call.key for call in CALLS[lane]]
     rows = [(row, CATALOGUE[row.metric]) for row in ROWS if CATALOGUE[row.metric].lane is lane]
     return {
         metric.name: read(row, metric, record.answers[positions.index(row.call)], modes)
@@ -183,8 +183,12 @@ def test_any_field_entries_decode(raw: list[bytes]) -> None:
     decoded = decode_fields(b"".join(raw))
     assert len(decoded) == len(raw)
     for entry in decoded:
-        assert isinstance(entry, list)
-        assert (entry[1] is None) == (entry[0] != 0)
+        if isinstance(entry, list):
+            code, value = entry
+            assert code != 0
+            assert value is None
+        else:
+            assert isinstance(entry, int | float)
 
 
 def test_a_field_is_read_by_its_own_type() -> None:
@@ -201,7 +205,7 @@ def test_a_field_is_read_by_its_own_type() -> None:
         (6, struct.pack("<H", 9)): 9,
     }
     for (kind, packed), value in cases.items():
-        assert decode_fields(entry(kind, packed)) == [[0, value]]
+        assert decode_fields(entry(kind, packed)) == [value]
     assert decode_fields(entry(7, b"")) == [[UNTOUCHED, None]]
     assert decode_fields(entry(0, bytes(8), timestamp=0)) == [[UNTOUCHED, None]]
     assert decode_fields(entry(3, bytes(8), code=3)) == [[3, None]]
@@ -215,9 +219,9 @@ def test_all_ones_of_a_field_s_own_type_are_no_value() -> None:
 
     for kind, width in {1: 32, 2: 64, 3: 64, 6: 16}.items():
         assert decode_fields(entry(kind, 2**64 - 1)) == [[NO_VALUE, None]]
-        assert decode_fields(entry(kind, 2**width - 2)) == [[0, 2**width - 2]]
-    assert decode_fields(entry(3, 0xFFFF_FFFF)) == [[0, 0xFFFF_FFFF]]  # a counter of 64 bits on its way
-    assert decode_fields(entry(5, 2**64 - 1)) == [[0, -1]]  # one degree below
+        assert decode_fields(entry(kind, 2**width - 2)) == [2**width - 2]
+    assert decode_fields(entry(3, 0xFFFF_FFFF)) == [0xFFFF_FFFF]  # a counter of 64 bits on its way
+    assert decode_fields(entry(5, 2**64 - 1)) == [-1]  # one degree below
     assert absence_of(NO_VALUE, "FI 1") == Absent(Reason.INVALID_VALUE, "FI 1")
 
 

@@ -1,5 +1,6 @@
 """Which device stands behind an index, in which state it is, and what changed."""
 
+import functools
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -34,14 +35,18 @@ class Devices:
         self._known: dict[str, Identity] = {}  # by PCI address, else by UUID: every device of the last rounds
         self._states: dict[str, str] = {}  # by view key
         self._sick: set[str] = set()  # view keys that were lost, or need a reset, and were not well since
+        self._asked: dict[int, AttachedRecord] = {}  # of the round before, if every device of it could be named
+        self._named: dict[int, Identity] = {}
 
-    def identify(self, count: int, attached: Mapping[int, AttachedRecord]) -> dict[int, Identity]:
+    def identify(self, count: int, attached: Mapping[int, AttachedRecord]) -> Mapping[int, Identity]:
         """Return index to identity for every device that can be named.
 
         A device that was attached in this session is named by its index: NVML's order is fixed within one. For
         the others only a proof will do: if exactly one index is nameless and exactly one known device is not
         seen at another index, that is it. A UUID or an address that several devices claim names none of them.
         """
+        if len(self._named) == count and attached == self._asked:
+            return self._named
         told = {index: self._identity_of(record) for index, record in attached.items()}
         claims = Counter(name for identity in told.values() for name in (identity.uuid, identity.pci) if name)
         self.shared = tuple(name for name, claimants in claims.items() if claimants > 1)
@@ -55,6 +60,7 @@ class Devices:
         if not missing:
             self._known.clear()
         self._known |= {key_of(identity): identity for identity in named.values()}
+        self._asked, self._named = (dict(attached), named) if not missing else ({}, {})
         return named
 
     def change(self, view: View, state: str, at: int, call: str) -> list[Event]:
@@ -101,6 +107,7 @@ def address_of(bus_id: str) -> str | None:
         return None
 
 
+@functools.lru_cache(1024)  # the same few in every pass
 def view_of(identity: Identity, index: int) -> View:
     """Return the view of a device as the driver of this machine sees it.
 

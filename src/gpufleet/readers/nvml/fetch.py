@@ -35,9 +35,6 @@ class ChildEndedError(Exception):
 MAX_EVENTS = 10_000
 """Events that wait to be taken; beyond it the oldest are lost. The kernel's log has them too."""
 
-REST = 0.003
-"""Seconds without looking after a request left or records came: waking up for each record costs more than it does."""
-
 
 class Child:
     """One child process. Made and used on one running event loop.
@@ -71,8 +68,7 @@ class Child:
         assert self._process.stdout is not None
         self._replies = self._process.stdout.fileno()
         os.set_blocking(self._replies, False)
-        self._resting: asyncio.TimerHandle | None = None
-        self._listen()
+        self._loop.add_reader(self._replies, self._on_readable)
 
     @property
     def pid(self) -> int:
@@ -96,7 +92,6 @@ class Child:
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):
             raise ChildEndedError(self.how_it_ended()) from None
-        self._rest()
 
     async def receive(self) -> Record:
         """Wait for its next record, without a limit of its own.
@@ -154,8 +149,6 @@ class Child:
 
     def release(self) -> None:
         """Give back pipes and memory; the process itself, if it still hangs, is left behind."""
-        if self._resting is not None:
-            self._resting.cancel()
         self._loop.remove_reader(self._replies)
         self.stop()
         assert self._process.stdout is not None
@@ -180,21 +173,9 @@ class Child:
                 self.watched = record.codes
             else:
                 self._records.put_nowait(record)
-        if data:
-            self._rest()
-        else:
+        if not data:
             self._loop.remove_reader(self._replies)
             self._records.put_nowait(None)
-
-    def _rest(self) -> None:
-        self._loop.remove_reader(self._replies)
-        if self._resting is not None:
-            self._resting.cancel()
-        self._resting = self._loop.call_later(REST, self._listen)
-
-    def _listen(self) -> None:
-        self._loop.add_reader(self._replies, self._on_readable)
-        self._on_readable()
 
 
 def _spawn(crumbs: int, environment: Mapping[str, str] | None, control_device: Path) -> subprocess.Popen[bytes]:

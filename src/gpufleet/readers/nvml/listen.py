@@ -73,8 +73,10 @@ class Listener:
 
     def _run(self) -> None:
         pause = RETRY_SECONDS
-        while not self._stopping.is_set():
+        while True:
             self._changed.clear()
+            if self._stopping.is_set():  # only now: clearing must not take back the word of it
+                return
             began = time.monotonic()
             with contextlib.suppress(self._nvml.NVMLError):
                 self._listen()

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -90,6 +91,8 @@ class DriverSession:
         """Take where the machine's /proc and /sys are."""
         self._root = root
         self._boot = ""
+        self._module = f"{root}/sys/module/nvidia"
+        self._load, self._number = "", 0
 
     def number(self, driver: Answer) -> int:
         """Return a number for this load of the driver: the same while it lasts, another after a reload or reboot.
@@ -103,11 +106,13 @@ class DriverSession:
             with contextlib.suppress(OSError):
                 self._boot = (self._root / "proc/sys/kernel/random/boot_id").read_text().strip()
         try:
-            load = str((self._root / "sys/module/nvidia").stat().st_ino)
+            load = str(os.stat(self._module).st_ino)  # noqa: PTH116 - asked in every pass, with a path made once
         except OSError:
             load = str(driver.value)
-        digest = hashlib.blake2b(f"{self._boot}/{load}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") >> 11  # 53 bits: exact in every JSON reader
+        if load != self._load or not self._boot:
+            digest = hashlib.blake2b(f"{self._boot}/{load}".encode(), digest_size=8).digest()
+            self._load, self._number = load, int.from_bytes(digest, "big") >> 11  # 53 bits: exact in any JSON reader
+        return self._number
 
 
 def _error(reason: Reason, words: str, lane: Lane, at: int, session: SessionRecord | None = None) -> ReaderError:

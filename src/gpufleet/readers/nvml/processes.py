@@ -1,6 +1,5 @@
 """The table of processes of a device: who holds it, how much memory, and what share of its time."""
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +8,7 @@ from gpufleet.model.process import Process
 from gpufleet.readers.nvml import protocol
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS, Call
 from gpufleet.readers.nvml.calls.processes import COMPUTE, GRAPHICS, MPS, UTILIZATION
+from gpufleet.readers.nvml.lives import Lives, start_time, stat_of
 from gpufleet.readers.nvml.parse import absence_of, is_sentinel, label_of
 from gpufleet.readers.nvml.protocol import Answer, DeviceRecord, InstanceRecord
 
@@ -27,9 +27,6 @@ _PART_PLACES = {kind: _places(lanes["fast"]) for kind, lanes in INSTANCE_CALLS.i
 _UTILIZATION_AT = [call.key for call in CALLS["fast"]].index(UTILIZATION)
 _NOT_OF_PARTS = Absent(Reason.NOT_IN_MIG_MODE)
 """Shares of a process on a MIG device: the driver defines none."""
-
-_START_TIME = 19
-"""Position in /proc/PID/stat behind the name in parentheses (proc(5): field 22)."""
 
 
 class _Shares(NamedTuple):
@@ -50,6 +47,15 @@ class ProcessLister:
         self._root = root
         self._names = names
         self._sees: bool | None = None
+        self._lives = Lives(root)
+
+    def begin(self) -> None:
+        """Look which of the processes of the pass before live on; called at the begin of every pass."""
+        self._lives.begin()
+
+    def close(self) -> None:
+        """Let go of what is held of processes."""
+        self._lives.close()
 
     def of_device(self, record: DeviceRecord) -> tuple[Process, ...] | None:
         """Return who uses a device that answered on the fast lane, or None where the driver lists none of a kind."""
@@ -87,14 +93,14 @@ class ProcessLister:
     def _process(
         self, pid: int, kinds: tuple[str, ...], memory: int | Absent, shares: _Shares, *, seen: bool
     ) -> Process:
-        stat = _stat(self._root, pid) if seen else b""
-        return Process(
-            pid=pid,
-            kinds=kinds,
-            start_time=start_time(stat) if stat else None,
-            values={"memory_bytes": memory, **shares.found.get(pid, shares.none)},
-            name=short_name(stat) if self._names else "",
-        )
+        name, began = "", None
+        if seen and self._names:  # which a process can change while it lives
+            stat = stat_of(self._root, pid)
+            name, began = short_name(stat), start_time(stat)
+        elif seen:
+            began = self._lives.start_time(pid)
+        values = {"memory_bytes": memory, **shares.found.get(pid, shares.none)}
+        return Process(pid=pid, kinds=kinds, start_time=began, values=values, name=name)
 
     def _sees_the_machine(self) -> bool:
         """Tell whether /proc has the ids that the driver tells: process 2 is the kernel's in that namespace only.
@@ -103,36 +109,14 @@ class ProcessLister:
         its namespace, so it is looked at once.
         """
         if self._sees is None:
-            self._sees = b"(kthreadd)" in _stat(self._root, 2)
+            self._sees = b"(kthreadd)" in stat_of(self._root, 2)
         return self._sees
-
-
-def start_time(stat: bytes) -> int | None:
-    """Return when a process began, in clock ticks since boot, or None where /proc/PID/stat does not say."""
-    try:
-        return int(stat.rpartition(b")")[2].split()[_START_TIME])
-    except (ValueError, IndexError):
-        return None
 
 
 def short_name(stat: bytes) -> str:
     """Return the kernel's name of a process (proc(5): comm, up to 15 bytes), empty where there is none."""
     name = stat.partition(b"(")[2].rpartition(b")")[0]
     return "".join(letter if letter.isprintable() else "?" for letter in name.decode("utf-8", "replace"))
-
-
-def _stat(root: Path, pid: int) -> bytes:
-    """Return what the kernel shows of a process; nothing if it shows no such process."""
-    try:
-        descriptor = os.open(f"{root}/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return os.read(descriptor, 4096)
-    except OSError:
-        return b""  # it ended meanwhile
-    finally:
-        os.close(descriptor)
 
 
 def _shares(answer: Answer) -> _Shares:

@@ -50,7 +50,7 @@ class Request(msgspec.Struct, array_like=True, frozen=True):
     lane: str
 
 
-class Answer(msgspec.Struct, array_like=True, frozen=True):
+class Answer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What one call came to.
 
     Attributes:
@@ -224,7 +224,7 @@ class Frames:
     """Cuts a byte stream into records."""
 
     def __init__(self) -> None:
-        self._pending = bytearray()
+        self._pending = b""
 
     def feed(self, data: bytes) -> list[Record]:
         """Take more bytes; return the records that are complete now.
@@ -232,15 +232,16 @@ class Frames:
         Raises:
             ValueError: if the bytes are not what a child says (msgspec's errors are ValueErrors).
         """
-        self._pending += data
-        records = []
-        while len(self._pending) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._pending)
+        stream = self._pending + data if self._pending else data
+        records, begin = [], 0
+        while len(stream) - begin >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(stream, begin)
             if length > MAX_FRAME_BYTES:
                 raise ValueError(f"a record of {length} bytes")
-            end = _LENGTH.size + length
-            if len(self._pending) < end:
+            body = begin + _LENGTH.size
+            if len(stream) < body + length:
                 break
-            records.append(_decode_record(bytes(self._pending[_LENGTH.size : end])))
-            del self._pending[:end]
+            begin = body + length
+            records.append(_decode_record(memoryview(stream)[body:begin]))
+        self._pending = stream[begin:]
         return records

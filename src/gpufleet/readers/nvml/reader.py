@@ -120,11 +120,12 @@ class NvmlReader:
         return await self._round(answers, lane)
 
     async def close(self) -> None:
-        """End the child process; the next `read` starts another.
+        """End the child process, and let go of what is held; the next `read` starts another.
 
         Raises:
             ReaderError: if the process cannot be ended: it still holds the devices.
         """
+        self._lister.close()
         try:
             await self._watch.close()
         except Failed as failed:
@@ -144,6 +145,8 @@ class NvmlReader:
         self, answers: Answers, identities: Mapping[int, Identity], lane: Lane
     ) -> Generator[None, None, list[_Device]]:
         """Map every device, in small steps: those with many parts take milliseconds."""
+        if lane is Lane.FAST:
+            self._lister.begin()
         looked = []
         for index in range(answers.session.count):
             looked.append(self._device(answers, index, identities.get(index), lane))

@@ -65,7 +65,7 @@ def field(name: str, id_: int, *, since: int = 0, scope: int = 0) -> Field:
 
 
 def batch_call(lane: str, fields: tuple[Field, ...]) -> Call:
-    """Return the call that asks for these fields at once; its answer has one [code, value] a field."""
+    """Return the call that asks for these fields at once; its answer has an entry a field, as of `decode_fields`."""
 
     def ask(context: Context) -> Value:
         batch: Batch = context.memory.keep(f"{FIELD_VALUES} {lane}", lambda: _batch_of(fields, context.driver))
@@ -95,7 +95,7 @@ class Batch:
         self._arm([position for position in range(len(wanted)) if position not in (told or {})])
 
     def ask(self, context: Context) -> list[Any]:
-        """Ask; return one [code, value] an entry."""
+        """Ask; return each entry as `decode_fields` does."""
         try:
             found = self._ask(context)
         except context.nvml.NVMLError as error:
@@ -156,7 +156,7 @@ def _batch_of(fields: tuple[Field, ...], driver: tuple[int, ...]) -> Batch:
 
 
 def decode_fields(entries: bytes) -> list[Value]:
-    """Decode nvmlFieldValue_t entries to a [code, value] each, every value by its own type.
+    """Decode nvmlFieldValue_t entries to a value each, by its own type, or to [code, None] where there is none.
 
     An entry is untouched when its code still is, or when a driver only zeroed it: a real answer has a
     timestamp. A type that nvml.h does not have is untouched, too: nothing can be read from it. All ones of an
@@ -169,10 +169,10 @@ def decode_fields(entries: bytes) -> list[Value]:
         elif code:
             found.append([code, None])
         elif kind == _DOUBLE:
-            found.append([0, struct.unpack("<d", bits.to_bytes(8, "little"))[0]])
+            found.append(struct.unpack("<d", bits.to_bytes(8, "little"))[0])
         elif kind in _WIDTHS:
             value = _whole(bits, _WIDTHS[kind])
-            found.append([NO_VALUE, None] if value == _ALL_ONES.get(kind) else [0, value])
+            found.append([NO_VALUE, None] if value == _ALL_ONES.get(kind) else value)
         else:
             found.append([UNTOUCHED, None])
     return found

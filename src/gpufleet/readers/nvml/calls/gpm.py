@@ -79,7 +79,7 @@ class Comparison:
         self._fresh = b"".join([_METRIC.pack(metric, UNTOUCHED, 0.0, 0, 0, 0) for metric in metrics])
 
     def ask(self, context: Context) -> Value:
-        """Take a sample and compare it with the one before; return one [code, value] a metric.
+        """Take a sample and compare it with the one before; return the value of each metric, or its [code, None].
 
         Raises:
             NVMLError: what the driver answers, NO_DATA on the first pass and when it is too early.
@@ -124,7 +124,7 @@ class Comparison:
         context.mark(COMPARE)
         check(context, raw_function(context, COMPARE)(self._buffer))
         found = _METRIC.iter_unpack(memoryview(self._buffer)[first:end])
-        return [[code, None if code else value] for _, code, value, *_ in found]
+        return [[code, None] if code else value for _, code, value, *_ in found]
 
 
 def _activity(context: Context) -> Value:

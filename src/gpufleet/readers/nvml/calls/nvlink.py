@@ -107,7 +107,7 @@ def _peers(context: Context) -> Value:
 
 
 def _fields(context: Context, name: str, ids: Ids, links: int) -> Value:
-    """Ask for each id of each link; return a list of [code, value] an id, one a link."""
+    """Ask for each id of each link; return a list an id, with an entry a link as of `decode_fields`."""
     wanted = [(id_, link, since) for _, id_, since in ids for link in range(links)]
 
     def batches() -> list[Batch]:
@@ -136,8 +136,9 @@ def _corrected(context: Context) -> Value:
 
 def _c2c_fields(context: Context) -> Value:
     links: Batch = context.memory.keep("c2c links", lambda: Batch(((C2C_LINKS, 0),)))
-    code, count = links.ask(context)[0]
-    check(context, NOT_SUPPORTED if code < 0 else code)
+    count = links.ask(context)[0]
+    if isinstance(count, list):
+        check(context, NOT_SUPPORTED if count[0] < 0 else count[0])
     return _fields(context, "c2c fields", C2C_FIELDS + C2C_ERRORS, min(count, MOST_LINKS))
 
 

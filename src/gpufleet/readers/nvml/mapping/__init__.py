@@ -1,5 +1,7 @@
 """From the driver's answers to the catalogue: one file a group, as in `calls`."""
 
+import functools
+
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, Role
 from gpufleet.model.reading import DimValue, Value
@@ -76,7 +78,7 @@ def map_device(record: DeviceRecord, lane: Lane, memory: Memory | None = None) -
         lane: which they are of.
         memory: of the pass before of this lane over this device, if there was one.
     """
-    modes = modes_of(record)
+    modes = modes_of(record.roles)
     values, dims = _LANES[lane].map(record.answers, modes, memory or Memory())
     if lane is MIG_MODE.lane:
         values[MIG_MODE.name] = state(MIG_MODE, part_of(record.mig, 0), modes)
@@ -120,10 +122,11 @@ def absent_device(why: Absent, lane: Lane) -> Readings:
     return values, tuple(dims)
 
 
-def modes_of(record: DeviceRecord) -> Modes:
-    """Return the modes that a device was in during a pass."""
-    roles = frozenset([Role(role) for role in record.roles])
-    return Modes(Role.MIG_PARENT in roles, Role.VGPU_GUEST in roles, roles)
+@functools.cache  # there are few roles
+def modes_of(roles: tuple[str, ...]) -> Modes:
+    """Return the modes of a device in these roles."""
+    told = frozenset([Role(role) for role in roles])
+    return Modes(Role.MIG_PARENT in told, Role.VGPU_GUEST in told, told)
 
 
 def cuda_version(number: protocol.Value) -> Value | None:

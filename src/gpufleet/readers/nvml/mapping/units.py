@@ -1,5 +1,7 @@
 """From the driver's units to the catalogue's: the only place that knows NVML's."""
 
+from collections.abc import Callable
+
 from gpufleet.model.reading import Value
 from gpufleet.readers.nvml import protocol
 
@@ -85,3 +87,18 @@ def mebi(value: protocol.Value) -> Value:
 def count(value: protocol.Value) -> Value | None:
     """Return how many there are of what was listed."""
     return len(value) if isinstance(value, list) else None
+
+
+SCALES: dict[Callable[[protocol.Value], Value | None], tuple[int, int]] = {
+    same: (1, 0),
+    mega: (1_000_000, 0),
+    kibi: (1024, 0),
+    degrees: (1, 1),
+    percent: (1, 100),
+    milli: (1, 1000),
+    nano: (1, 1_000_000_000),
+}
+"""What some of these do to a whole number: times the first, or divided by the second if that is not 0.
+
+For whoever converts many of them, and does not call a function for each.
+"""
