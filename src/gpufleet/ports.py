@@ -450,8 +450,11 @@ class Registry(Protocol):
         """Return one machine. Raises NotFoundError."""
         ...
 
-    def machine_marks(self, cluster: str | None = None) -> tuple[MachineMark, ...]:
-        """Return how recently each machine (of one cluster) was heard of, in any order."""
+    def machine_marks(self, cluster: str | None = None, *, beside_retired: bool = False) -> tuple[MachineMark, ...]:
+        """Return how recently each machine (of one cluster) was heard of, in any order.
+
+        With `beside_retired` only the machines of senders that speak for one that was retired, which are few.
+        """
         ...
 
     def retire_machine(self, id: str, at: int) -> MachineRecord:  # noqa: A002

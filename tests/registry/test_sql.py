@@ -267,6 +267,45 @@ def test_a_retired_machine_stays_so_over_a_restart_until_it_is_heard_of(dsn: str
     registry.close()
 
 
+def test_marks_beside_retired_machines_are_all_of_their_senders(dsn: str) -> None:
+    registry = opened(dsn)
+    registry.register_clusters(["other"], NOW)
+    found = {
+        (cluster, sender, name): registry.match(cluster, sender, Machine(name=name, machine_id=name * 32), NOW).id
+        for cluster, sender, name in (
+            ("local", "s", "a"),
+            ("local", "s", "b"),
+            ("local", "t", "c"),
+            ("other", "s", "d"),
+        )
+    }
+    assert registry.machine_marks(beside_retired=True) == ()
+    registry.retire_machine(found["local", "s", "b"], NOW + 5)
+    for _ in range(2):
+        marks = {one.id: one.is_retired for one in registry.machine_marks(beside_retired=True)}
+        assert marks == {found["local", "s", "a"]: False, found["local", "s", "b"]: True}
+        assert len(registry.machine_marks("local", beside_retired=True)) == 2
+        assert registry.machine_marks("other", beside_retired=True) == ()
+        assert len(registry.machine_marks("local")) == 3
+        registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
+        registry.close()
+        registry = opened(dsn)
+    registry.close()
+
+
+def test_a_machine_that_is_renamed_is_listed_under_its_new_name_once(dsn: str) -> None:
+    registry = opened(dsn)
+    for name, machine in (("b", "1"), ("c", "2"), ("d", "3")):
+        registry.match("local", "s", Machine(name=name, machine_id=machine * 32), NOW)
+    later = NOW + 3600 * 10**9
+    registry.match("local", "s", Machine(name="z", machine_id="1" * 32), later)
+    assert [one.machine.name for one in registry.machines("local")] == ["c", "d", "z"]
+    first = registry.machines("local", limit=1)[0]
+    after = registry.machines(after=("local", "c", first.id), limit=9)
+    assert [one.machine.name for one in after] == ["d", "z"]
+    registry.close()
+
+
 def test_a_virtual_machine_is_found_by_its_uuid_on_every_host_that_read_it(registry: SqlRegistry) -> None:
     uuid = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"
     vm = Machine(name="ml/vm", kind=MachineKind.GUEST, system_uuid=uuid, hypervisor="node-a")

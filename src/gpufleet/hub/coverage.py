@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from gpufleet.model.answer import Coverage
 from gpufleet.model.cluster import Cluster
-from gpufleet.model.ledger import MachineMark
 from gpufleet.model.liveness import Expected
 from gpufleet.model.stored import KnownGpus
 from gpufleet.model.time import NANOS
@@ -20,13 +19,13 @@ class Covering:
         self._clock = clock
         self._stale_after = stale_after_seconds
 
-    def of(self, cluster: str | None, marks: Sequence[MachineMark]) -> tuple[Coverage, ...]:
+    def of(self, cluster: str | None, retired: Sequence[str]) -> tuple[Coverage, ...]:
         """Return the coverage of one cluster, or of all that are not closed.
 
-        `marks` are the machines of those: nothing is expected of the retired ones.
+        `retired` are the ids of their machines of which nothing is expected.
         """
         reporting = self._store.reporting_gpus(self._clock.now_ns() - int(self._stale_after * NANOS))
-        known = self._store.known_gpus([one.id for one in marks if one.is_retired])
+        known = self._store.known_gpus(retired)
         clusters = {one.id: one for one in self._registry.clusters() if one.closed_at is None}
         names = sorted({*clusters, *reporting}) if cluster is None else [cluster]
         return tuple(_coverage(name, reporting.get(name, 0), clusters, known) for name in names)

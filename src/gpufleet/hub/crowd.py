@@ -15,20 +15,25 @@ class Crowd:
     def __init__(self, max_senders: int) -> None:
         """Take how many senders one cluster may have."""
         self._max_senders = max_senders
-        self._senders: dict[str, set[str]] = {}
+        self._senders: dict[str, dict[str, tuple[str, ...]]] = {}  # epochs of each, as they came
         self._epochs: dict[str, int] = {}
 
     def add(self, key: SequenceKey) -> None:
         """Count a run of numbers that is new."""
-        self._senders.setdefault(key.cluster, set()).add(key.sender)
+        senders = self._senders.setdefault(key.cluster, {})
+        senders[key.sender] = (*senders.get(key.sender, ()), key.epoch)
         self._epochs[key.cluster] = self._epochs.get(key.cluster, 0) + 1
+
+    def epochs(self, cluster: str, sender: str) -> tuple[str, ...]:
+        """Return the epochs of a sender, in the order in which they were added."""
+        return self._senders.get(cluster, {}).get(sender, ())
 
     def refusal(self, key: SequenceKey, coming: int) -> tuple[str, str]:
         """Return the field and the words for which a run that is new cannot be taken; both empty where it can.
 
         `coming` runs of the cluster are on their way to be added; each may be another sender.
         """
-        senders = self._senders.get(key.cluster, set())
+        senders = self._senders.get(key.cluster, {})
         if key.sender not in senders and len(senders) + coming >= self._max_senders:
             words = f"cluster {key.cluster!r} has {len(senders)} senders of the {self._max_senders} that it may have"
             return "sender", f"{words} (ingest.max_senders)"

@@ -1,5 +1,6 @@
 """Which batches the hub holds: everything it has acknowledged, flushed or not."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from gpufleet.hub.crowd import Crowd
@@ -27,6 +28,7 @@ class Ledger:
         """Take what is held already, and how many senders one cluster may have."""
         self._runs: dict[SequenceKey, Run] = {}
         self._crowd = Crowd(max_senders)
+        self._missing: Counter[str] = Counter()
         for key, one in held.items():
             self.replace(key, Run(one))
         self._given_up: set[SequenceKey] = set()
@@ -58,7 +60,9 @@ class Ledger:
         if run is None:
             run = Run()
             self.replace(key, run)
+        before = run.numbers.missing
         run.hold(batch, digest, received_at)
+        self._missing[key.cluster] += run.numbers.missing - before
 
     def run(self, key: SequenceKey) -> Run:
         """Return a copy of one run."""
@@ -67,9 +71,11 @@ class Ledger:
 
     def replace(self, key: SequenceKey, run: Run) -> None:
         """Put a run in the place of what is known of it."""
-        if key not in self._runs:
+        before = self._runs.get(key)
+        if before is None:
             self._crowd.add(key)
         self._runs[key] = run
+        self._missing[key.cluster] += run.numbers.missing - (before.numbers.missing if before is not None else 0)
 
     def refusal(self, key: SequenceKey, coming: int) -> tuple[str, str]:
         """Return the field and the words for which a run that is not known cannot be held; both empty where it can.
@@ -99,7 +105,16 @@ class Ledger:
         """Go through the numbers of every run."""
         return ((key, run.numbers) for key, run in self._runs.items())
 
+    def runs_of(self, cluster: str, sender: str) -> list[tuple[str, Intervals]]:
+        """Return epoch and numbers of every run of a sender."""
+        epochs = self._crowd.epochs(cluster, sender)
+        return [(epoch, self._runs[SequenceKey(cluster, sender, epoch)].numbers) for epoch in epochs]
+
     @property
     def missing(self) -> int:
         """Batches lost or still on the way, over all runs."""
-        return sum(run.numbers.missing for run in self._runs.values())
+        return self._missing.total()
+
+    def missing_by_cluster(self) -> dict[str, int]:
+        """Return the same by cluster."""
+        return dict(self._missing)

@@ -122,7 +122,8 @@ class Lists:
         return found[: page.limit], page.cursor((last.cluster, last.machine.name, last.id))
 
     def _coverage(self, cluster: str | None) -> tuple[Coverage, ...]:
-        return self._covering.of(cluster, self._registry.machine_marks(cluster))
+        marks = self._registry.machine_marks(cluster, beside_retired=True)
+        return self._covering.of(cluster, [one.id for one in marks if one.is_retired])
 
     def _freshness(self, readers: Sequence[ReaderStatus]) -> Freshness:
         return Freshness(self._clock.now_ns(), self._stale_after, readers)

@@ -5,7 +5,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from itertools import groupby
 from typing import TypeVar
 
 import msgspec
@@ -19,12 +18,14 @@ from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.liveness.clusters import in_order, roll_up
 from gpufleet.hub.liveness.judging import Instant
 from gpufleet.hub.liveness.listening import Listening
-from gpufleet.hub.liveness.senders import SenderLife, Senders, Who
-from gpufleet.model.answer import Coverage, SenderRecord
+from gpufleet.hub.liveness.senders import Senders, Who
+from gpufleet.hub.liveness.tally import tally
+from gpufleet.hub.paging import Asked, Page
+from gpufleet.model.answer import EpochConflict, SenderRecord
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.fleet import FleetAnswer, HubHearing
 from gpufleet.model.ledger import MachineMark
-from gpufleet.model.liveness import Freshness, Liveness, State
+from gpufleet.model.liveness import Freshness, State
 from gpufleet.model.time import to_datetime
 from gpufleet.ports import Clock, Registry
 
@@ -37,7 +38,7 @@ SENDERS_COMPARED = 3
 class Overview:
     """Answers about everybody at once. Lives on the event loop.
 
-    Registry and store are asked on threads, and senders judged there: 10,000 of them take some 20 ms.
+    Registry and store are asked on threads, and senders and machines counted there.
     """
 
     def __init__(
@@ -69,33 +70,44 @@ class Overview:
         """Return now."""
         return Instant(self._senders, now=self._clock.now_ns(), flush_lag_seconds=self._flush_lag())
 
-    async def senders(self) -> tuple[SenderRecord, ...]:
-        """Return every sender, with what is missing of it."""
-        instant, runs, conflicts = self.instant(), self._runs(), self._conflicts.known()
+    async def senders(self, page: Asked) -> Page[SenderRecord]:
+        """Return a page of senders by cluster and name, with what is missing of them."""
+        instant, conflicts = self.instant(), self._conflicts.known()
+        found = await self._ask(lambda: self._senders.after(page.after, page.limit + 1))
+        shown = found[: page.limit]
+        runs = {who: self._ledger.runs_of(*who) for who in shown}
 
         def ask() -> tuple[SenderRecord, ...]:
-            retired = _retired(self._registry.machine_marks())
+            retired = _retired(self._registry.machine_marks(beside_retired=True))
+            return tuple(self._sender(who, runs[who], instant, retired, conflicts.get(who)) for who in shown)
 
-            def record(life: SenderLife) -> SenderRecord:
-                who = life.cluster, life.sender
-                conflict = conflicts.get(who)
-                liveness = instant.sender(life, retired=who in retired, conflict=conflict)
-                return sender_record(life, runs.get(who, []), liveness, instant.now, conflict)
+        return Page(await self._ask(ask), page.cursor(shown[-1]) if len(found) > len(shown) else None)
 
-            return tuple(map(record, instant.lives()))
-
-        return await self._ask(ask)
+    def _sender(
+        self,
+        who: Who,
+        runs: Sequence[tuple[str, Intervals]],
+        instant: Instant,
+        retired: Mapping[str, frozenset[str]],
+        conflict: EpochConflict | None,
+    ) -> SenderRecord:
+        cluster, sender = who
+        life = instant.life(cluster, sender)
+        assert life is not None, "nobody who was heard of is forgotten"
+        liveness = instant.sender(life, retired=sender in retired.get(cluster, ()), conflict=conflict)
+        return sender_record(life, runs, liveness, instant.now, conflict)
 
     async def sender_states(self) -> Counter[tuple[str, State]]:
         """Return how many senders of each cluster are in each state."""
         instant = self.instant()
 
         def ask() -> Counter[tuple[str, State]]:
-            retired = _retired(self._registry.machine_marks())
-            return Counter(
-                (life.cluster, instant.sender(life, retired=(life.cluster, life.sender) in retired).state)
-                for life in instant.lives()
-            )
+            retired = _retired(self._registry.machine_marks(beside_retired=True))
+            found: Counter[tuple[str, State]] = Counter()
+            for cluster in self._senders.clusters:
+                total = tally(instant, cluster, (), retired.get(cluster, frozenset()), {})
+                found.update({(cluster, state): count for state, count in total.senders.items() if count})
+            return found
 
         return await self._ask(ask)
 
@@ -106,34 +118,37 @@ class Overview:
     async def cluster(self, id: str) -> ClusterRecord:  # noqa: A002 - the word of the domain
         """Return one. Raises NotFoundError."""
         record = await self._clusters.get(id)
-        return (await self._complete([record], id))[0]
+        return (await self._complete([record], id))[0][0]
 
     async def fleet(self) -> FleetAnswer:
         """Return everything."""
-        records = await self._complete(await self._clusters.list_all(), None)
-        return self._total(records, await self.hearing())
+        records, behind = await self._complete(await self._clusters.list_all(), None)
+        return self._total(records, self._hearing(behind))
 
-    async def _complete(self, records: Sequence[ClusterRecord], only: str | None) -> tuple[ClusterRecord, ...]:
-        instant, runs, conflicts = self.instant(), self._runs(), self._conflicts.known()
+    async def _complete(
+        self, records: Sequence[ClusterRecord], only: str | None
+    ) -> tuple[tuple[ClusterRecord, ...], float | None]:
+        """Fill in freshness and coverage; return the records, and how far the hub's clock is behind."""
+        instant, missing = self.instant(), self._ledger.missing_by_cluster()
+        conflicts: dict[str, dict[str, EpochConflict]] = {}
+        for (cluster, sender), conflict in self._conflicts.known().items():
+            conflicts.setdefault(cluster, {})[sender] = conflict
 
-        def ask() -> tuple[ClusterRecord, ...]:
-            marks = self._registry.machine_marks(only)
-            coverage = {one.cluster: one for one in self._covering.of(only, marks)}
-            retired = _retired(marks)
-            machines = _by_cluster((one.cluster, instant.machine(one)) for one in marks)
-            senders: dict[str, list[tuple[SenderLife, Liveness]]] = {
-                cluster: [
-                    (life, instant.sender(life, retired=who in retired, conflict=conflicts.get(who)))
-                    for life in own
-                    for who in [(cluster, life.sender)]
-                ]
-                for cluster, own in groupby(instant.lives(only), key=lambda life: life.cluster)
-            }
-            missing = {who: sum(one.missing for _, one in found) for who, found in runs.items()}
-            return tuple(
-                _record(one, senders.get(one.cluster.id, []), machines.get(one.cluster.id, []), coverage, missing)
-                for one in records
-            )
+        def ask() -> tuple[tuple[ClusterRecord, ...], float | None]:
+            of_retired = self._registry.machine_marks(only, beside_retired=True)
+            gone = [one.id for one in of_retired if one.is_retired]
+            coverage = {one.cluster: one for one in self._covering.of(only, gone)}
+            retired = _retired(of_retired)
+            completed, aheads = [], []
+            for one in records:
+                id_ = one.cluster.id
+                marks = self._registry.machine_marks(id_)
+                total = tally(instant, id_, marks, retired.get(id_, frozenset()), conflicts.get(id_, {}))
+                own = coverage.get(id_)
+                fresh: Freshness = roll_up(total, own, closed=not one.served, missing=missing.get(id_, 0))
+                completed.append(msgspec.structs.replace(one, freshness=fresh, coverage=own))
+                aheads += total.aheads
+            return tuple(completed), _behind(aheads)
 
         return await self._ask(ask)
 
@@ -165,53 +180,39 @@ class Overview:
 
     async def hearing(self) -> HubHearing:
         """Return how well the hub hears."""
-        instant = self.instant()
+
+        def ask() -> float | None:
+            return _behind([one.ahead for cluster in self._senders.clusters for _, one in self._senders.of(cluster)])
+
+        return self._hearing(await self._ask(ask))
+
+    def _hearing(self, behind: float | None) -> HubHearing:
         return HubHearing(
             listening_seconds=self._listening.seconds,
             deaf_seconds=self._listening.deaf_seconds,
             deaf=self._listening.is_deaf,
             flush_lag_seconds=self._flush_lag(),
-            clock_behind_seconds=await self._ask(lambda: _behind(instant)),
+            clock_behind_seconds=behind,
         )
-
-    def _runs(self) -> Mapping[Who, list[tuple[str, Intervals]]]:
-        runs: dict[Who, list[tuple[str, Intervals]]] = {}
-        for key, held in self._ledger.runs():
-            runs.setdefault((key.cluster, key.sender), []).append((key.epoch, held))
-        return runs
 
     async def _ask(self, question: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, question)
 
 
-def _record(
-    record: ClusterRecord,
-    senders: Sequence[tuple[SenderLife, Liveness]],
-    machines: Sequence[Liveness],
-    coverage: Mapping[str, Coverage],
-    missing: Mapping[Who, int],
-) -> ClusterRecord:
-    own = coverage.get(record.cluster.id)
-    freshness: Freshness = roll_up(senders, machines, own, closed=not record.served, missing=missing)
-    return msgspec.structs.replace(record, freshness=freshness, coverage=own)
+def _behind(aheads: Sequence[float]) -> float | None:
+    """Say how far the hub's clock is behind, out of how far each sender's is ahead of it."""
+    return statistics.median(aheads) if len(aheads) >= SENDERS_COMPARED else None
 
 
-def _behind(instant: Instant) -> float | None:
-    ahead = [one.clock_ahead_seconds for one in instant.lives()]
-    return statistics.median(ahead) if len(ahead) >= SENDERS_COMPARED else None
+def _retired(marks: Iterable[MachineMark]) -> dict[str, frozenset[str]]:
+    """Return, by cluster, the senders that speak for retired machines only.
 
-
-def _retired(marks: Iterable[MachineMark]) -> set[Who]:
-    """Return the senders that speak for retired machines only."""
-    all_retired: dict[Who, bool] = {}
-    for one in marks:
-        who = one.cluster, one.sender
-        all_retired[who] = all_retired.get(who, True) and one.is_retired
-    return {who for who, retired in all_retired.items() if retired}
-
-
-def _by_cluster(found: Iterable[tuple[str, Liveness]]) -> dict[str, list[Liveness]]:
-    machines: dict[str, list[Liveness]] = {}
-    for cluster, one in found:
-        machines.setdefault(cluster, []).append(one)
-    return machines
+    `marks` are at least all machines of senders that speak for a retired one.
+    """
+    of_retired, of_others = (
+        {(one.cluster, one.sender) for one in marks if one.is_retired is is_} for is_ in (True, False)
+    )
+    found: dict[str, set[str]] = {}
+    for cluster, sender in of_retired - of_others:
+        found.setdefault(cluster, set()).add(sender)
+    return {cluster: frozenset(senders) for cluster, senders in found.items()}

@@ -1,9 +1,8 @@
 """The machines of a registry: matched in memory, learned changes kept until they are saved together."""
 
 import base64
-import bisect
 import secrets
-from collections import Counter
+from collections.abc import Iterable
 
 import msgspec
 import sqlalchemy as sa
@@ -16,6 +15,7 @@ from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import to_datetime
 from gpufleet.registry import tables
 from gpufleet.registry.bulk import Row, replace, run
+from gpufleet.registry.order import MachineOrder
 
 _COLUMNS = ("id", "cluster", "sender", "known", "first_seen", "last_seen")
 
@@ -54,7 +54,8 @@ class Machines:
 
     def __init__(self, max_machines: int = MAX_MACHINES) -> None:
         self._max_machines = max_machines
-        self._counts: Counter[str] = Counter()
+        self._in_order = MachineOrder()
+        self._retired: set[str] = set()  # at any time: what was heard of since is not
         self._rows: dict[str, _Row] = {}
         self._by_evidence: dict[tuple[str, str, str], set[str]] = {}
         self._by_words: dict[tuple[str, str, Machine], str] = {}
@@ -98,14 +99,14 @@ class Machines:
         limit: int | None = None,
     ) -> tuple[MachineRecord, ...]:
         """Return every machine, or a part of them; see `ports.Registry.machines`."""
-        rows = [
-            row
-            for row in self._rows.values()
-            if (cluster is None or row.cluster == cluster) and (kind is None or row.known.machine.kind is kind)
-        ]
-        rows.sort(key=_order)
-        first = 0 if after is None else bisect.bisect_right(rows, after, key=_order)
-        return tuple(self._record(row) for row in rows[first : None if limit is None else first + limit])
+        found: list[MachineRecord] = []
+        for id_ in self._in_order.after(cluster, after):
+            if len(found) == limit:
+                break
+            row = self._rows[id_]
+            if kind is None or row.known.machine.kind is kind:
+                found.append(self._record(row))
+        return tuple(found)
 
     def called(self, cluster: str, word: str) -> tuple[MachineRecord, ...]:
         """Return the machine of this id, or those of this host name; see `ports.Registry.machines_called`."""
@@ -129,18 +130,29 @@ class Machines:
 
     def marks(self, cluster: str | None) -> tuple[MachineMark, ...]:
         """Return how recently each machine was heard of; see `ports.Registry.machine_marks`."""
-        return tuple(
-            MachineMark(
-                id=id_,
-                cluster=row.cluster,
-                sender=row.sender,
-                last_seen=row.known.last_seen,
-                retired_at=row.retired_at,
-                conflict=id_ in self._conflicts and self._conflict_words(id_) is not None,
-            )
-            for id_, row in self._rows.items()
-            if cluster is None or row.cluster == cluster
+        return tuple(map(self._mark, self._rows_of(cluster)))
+
+    def marks_beside_retired(self, cluster: str | None) -> tuple[MachineMark, ...]:
+        """Return those of senders that speak for a retired machine."""
+        retired = [self._rows[id_] for id_ in self._retired]
+        speakers = {(row.cluster, row.sender) for row in retired if cluster in (None, row.cluster)}
+        found = (row for one in {cluster for cluster, _ in speakers} for row in self._rows_of(one))
+        return tuple(self._mark(row) for row in found if (row.cluster, row.sender) in speakers)
+
+    def _mark(self, row: _Row) -> MachineMark:
+        id_ = row.known.id
+        return MachineMark(
+            id=id_,
+            cluster=row.cluster,
+            sender=row.sender,
+            last_seen=row.known.last_seen,
+            retired_at=row.retired_at,
+            conflict=id_ in self._conflicts and self._conflict_words(id_) is not None,
         )
+
+    def _rows_of(self, cluster: str | None) -> Iterable[_Row]:
+        """Return the machines of one cluster, or of all, in any order."""
+        return self._rows.values() if cluster is None else map(self._rows.__getitem__, self._in_order.ids(cluster))
 
     def retire(self, connection: sa.Connection, id: str, at: int) -> None:  # noqa: A002
         """Keep that a machine is gone, inside the caller's transaction; call `retired` after. Raises NotFoundError."""
@@ -154,6 +166,7 @@ class Machines:
     def retired(self, id: str, at: int) -> None:  # noqa: A002
         """Remember what `retire` kept."""
         self._rows[id].retired_at = at
+        self._retired.add(id)
 
     def save(self, connection: sa.Connection) -> None:
         """Write what changed, inside the caller's transaction; call `saved` after it was committed."""
@@ -183,9 +196,10 @@ class Machines:
 
     def _settle(self, decision: Decision, cluster: str, sender: str, machine: Machine, at: int) -> _Row:
         if decision.verdict is Verdict.NEW:
-            if self._counts[cluster] >= self._max_machines:
+            count = self._in_order.count(cluster)
+            if count >= self._max_machines:
                 raise CrowdedError(
-                    f"{machine.name!r} would be machine {self._counts[cluster] + 1} of cluster {cluster!r}, which may "
+                    f"{machine.name!r} would be machine {count + 1} of cluster {cluster!r}, which may "
                     f"have {self._max_machines}: somebody makes them up with its token, or it should be several"
                 )
             return _Row(cluster, sender, introduce(self._new_id(), machine, at), at, machine)
@@ -206,8 +220,11 @@ class Machines:
         id = row.known.id  # noqa: A001
         before = self._rows.get(id)
         if before is None:
-            self._counts[row.cluster] += 1
+            self._in_order.add(*_order(row))
         else:
+            if before.known.machine.name != row.known.machine.name:
+                self._in_order.remove(*_order(before))
+                self._in_order.add(*_order(row))
             for key in _evidence_keys(before):
                 self._by_evidence[key].discard(id)
         for key in _evidence_keys(row):
@@ -215,6 +232,8 @@ class Machines:
         if before is not None and (before.cluster, before.sender, before.said) != (row.cluster, row.sender, row.said):
             self._by_words.pop((before.cluster, before.sender, before.said), None)
         self._rows[id] = row
+        if row.retired_at is not None:
+            self._retired.add(id)
         self._changed[id] = None
 
     def _record_conflicts(self, row: _Row, decision: Decision, at: int) -> None:

@@ -97,10 +97,10 @@ class SqlRegistry:
         with self._lock:
             return self._machines.record(id)
 
-    def machine_marks(self, cluster: str | None = None) -> tuple[MachineMark, ...]:
-        """Return how recently each machine was heard of."""
+    def machine_marks(self, cluster: str | None = None, *, beside_retired: bool = False) -> tuple[MachineMark, ...]:
+        """Return how recently each machine was heard of, or those of senders that speak for a retired one."""
         with self._lock:
-            return self._machines.marks(cluster)
+            return self._machines.marks_beside_retired(cluster) if beside_retired else self._machines.marks(cluster)
 
     def retire_machine(self, id: str, at: int) -> MachineRecord:  # noqa: A002
         """Keep that a machine is gone. Raises NotFoundError."""

@@ -17,6 +17,7 @@ from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.mark import Mark
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.overview import Overview
+from gpufleet.hub.paging import Asked
 from gpufleet.hub.quarantine import Quarantine
 from gpufleet.hub.wal import Wal
 from gpufleet.hub.writer import Writer
@@ -179,7 +180,6 @@ class HubInTime:
         return await self.overview.cluster(name)
 
     async def sender(self, node: Node) -> SenderRecord:
-        (found,) = [
-            one for one in await self.overview.senders() if (one.cluster, one.sender) == (node.cluster, node.name)
-        ]
+        page = await self.overview.senders(Asked())
+        (found,) = [one for one in page.items if (one.cluster, one.sender) == (node.cluster, node.name)]
         return found

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.hub.ingest import EpochConflictError
+from gpufleet.hub.paging import Asked
 from gpufleet.model.answer import SenderRecord
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.liveness import Freshness, State
@@ -66,7 +67,7 @@ class Play:
         return found
 
     async def sender(self, name: str = "sim-1-n0001") -> SenderRecord:
-        (found,) = [one for one in await self.hub.overview.senders() if one.sender == name]
+        (found,) = [one for one in (await self.hub.overview.senders(Asked())).items if one.sender == name]
         return found
 
     async def reporting(self, number: int = 1) -> int:

@@ -18,18 +18,29 @@ BACKLOG_SECONDS = 300.0
 
 
 class Instant:
-    """One instant, at which everything is judged. Made on the event loop, asked on any thread."""
+    """One instant, at which everything is judged. Made on the event loop, asked on any thread.
+
+    Attributes:
+        now: nanoseconds since 1970 by the hub's clock.
+        second: of listening.
+        senders: everybody who was heard of.
+        not_flushed: seconds by which what is known of machines may be behind what is known of senders.
+    """
 
     def __init__(self, senders: Senders, *, now: int, flush_lag_seconds: float) -> None:
         """Take the hub's clock in nanoseconds since 1970, and how old the oldest batch is that is not flushed yet."""
         self.now = now
         self.senders = senders
-        self._second = senders.now
-        self._not_flushed = flush_lag_seconds + FLUSH_SLACK_SECONDS
+        self.second = senders.now
+        self.not_flushed = flush_lag_seconds + FLUSH_SLACK_SECONDS
 
     def lives(self, cluster: str | None = None) -> list[SenderLife]:
         """Return how recently every sender was heard of."""
-        return list(self.senders.lives(self._second, cluster))
+        return list(self.senders.lives(self.second, cluster))
+
+    def life(self, cluster: str, sender: str) -> SenderLife | None:
+        """Return how recently one was heard of, or None if it never was."""
+        return self.senders.life(self.second, cluster, sender)
 
     def sender(self, life: SenderLife, *, retired: bool = False, conflict: EpochConflict | None = None) -> Liveness:
         """Judge a sender; it is retired where all its machines are."""
@@ -53,12 +64,12 @@ class Instant:
         Both of those are of the same clock, so neither a step of it nor a store that does not take anything makes a
         machine look silent.
         """
-        life = self.senders.life(self._second, mark.cluster, mark.sender)
+        life = self.senders.life(self.second, mark.cluster, mark.sender)
         if life is None:
             return Liveness(state=State.RETIRED if mark.is_retired else State.LOST, silent_seconds=None)
         if life.never:
             return Liveness(state=State.RETIRED if mark.is_retired else State.NEVER_SEEN, silent_seconds=None)
-        behind = (answered_at(life.heard) - mark.last_seen) / NANOS - self._not_flushed
+        behind = (answered_at(life.heard) - mark.last_seen) / NANOS - self.not_flushed
         silent = life.silent_seconds + max(0.0, behind)
         return Liveness(
             state=State.RETIRED if mark.is_retired else judge(silent, _limits(life)),

@@ -1,5 +1,7 @@
 """After how much silence something is late, stale, lost. Pure."""
 
+import functools
+
 import msgspec
 
 from gpufleet.model.liveness import State
@@ -23,6 +25,7 @@ class Limits(msgspec.Struct, frozen=True):
     stale: float
 
 
+@functools.lru_cache(maxsize=1024)
 def limits_of(interval_seconds: float | None) -> Limits:
     """Return the limits of something that speaks in this interval: `late` up to 1200 s, `stale` up to 2400 s."""
     interval = UNSAID_INTERVAL_SECONDS if interval_seconds is None else interval_seconds

@@ -1,6 +1,6 @@
 """The newest word of every sender, and how long ago it was. In memory: what is asked of it does not wait for a disk."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -22,6 +22,8 @@ BURST_SECONDS = 5.0
 
 Who = tuple[str, str]
 """Cluster and sender."""
+
+_NOBODY: Mapping[str, "Known"] = {}
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +64,7 @@ class SenderLife(msgspec.Struct, frozen=True, kw_only=True):
     never: bool = False
 
 
-class _Known(msgspec.Struct, frozen=True):
+class Known(msgspec.Struct, frozen=True):
     """What is kept of one; replaced as a whole, so that threads may read while the loop writes.
 
     Attributes:
@@ -71,6 +73,9 @@ class _Known(msgspec.Struct, frozen=True):
         since_start: whether it has spoken since.
         differences: receipt less sending of the newest words, nanoseconds; one a burst.
         burst_at: the second of listening at which the newest burst began.
+        ahead: seconds that its clock is ahead of the hub's.
+        plain: it speaks by itself, nothing waits at it, and it dropped nothing: but for its silence and its clock there
+            is nothing to be said of it.
     """
 
     heard: Heard
@@ -78,6 +83,8 @@ class _Known(msgspec.Struct, frozen=True):
     since_start: bool
     differences: tuple[int, ...]
     burst_at: float
+    ahead: float
+    plain: bool
 
 
 class Senders:
@@ -93,16 +100,13 @@ class Senders:
         latest = max((one.heard.received_at for one in known), default=0)
         ended = latest if alive_at is None else max(alive_at, latest)
         now = listening.seconds
-        self._known = {
-            (one.cluster, one.sender): _Known(
-                heard=one.heard,
-                spoke_at=now - (ended - (answered_at(one.heard) or one.heard.received_at)) / NANOS,
-                since_start=False,
-                differences=(one.heard.received_at - one.heard.sent_at,),
-                burst_at=now - BURST_SECONDS,
+        self._known: dict[str, dict[str, Known]] = {}
+        for one in known:
+            spoke_at = now - (ended - (answered_at(one.heard) or one.heard.received_at)) / NANOS
+            difference = one.heard.received_at - one.heard.sent_at
+            self._known.setdefault(one.cluster, {})[one.sender] = _known(
+                one.heard, spoke_at, False, (difference,), now - BURST_SECONDS
             )
-            for one in known
-        }
 
     @property
     def now(self) -> float:
@@ -112,8 +116,8 @@ class Senders:
     def note(self, word: Word) -> None:
         """Take in a batch."""
         batch = word.batch
-        who = batch.cluster, batch.sender
-        known = self._known.get(who)
+        cluster = self._known.setdefault(batch.cluster, {})
+        known = cluster.get(batch.sender)
         before = known.heard if known else None
         if not is_news(before, batch, known_epoch=word.known_epoch):
             return
@@ -128,24 +132,48 @@ class Senders:
         news = heard(before, batch, received_at=word.received_at)
         # A target that did not answer again: what came is who asked, not the target.
         silent = known if known is not None and _says_the_same(known.heard, news) else None
-        self._known[who] = _Known(
-            heard=news,
-            spoke_at=silent.spoke_at if silent is not None else now - waited,
-            since_start=silent is None or silent.since_start,
-            differences=differences,
-            burst_at=burst_at,
+        cluster[batch.sender] = _known(
+            news,
+            silent.spoke_at if silent is not None else now - waited,
+            silent is None or silent.since_start,
+            differences,
+            burst_at,
         )
+
+    @property
+    def clusters(self) -> list[str]:
+        """Ids of the clusters that anybody was heard of, sorted."""
+        return sorted(list(self._known))  # noqa: C414 - a list is made at once; a thread may not go through a dict
+
+    def of(self, cluster: str) -> list[tuple[str, Known]]:
+        """Return name and what is kept of every sender of a cluster, in any order."""
+        return list(self._known.get(cluster, _NOBODY).items())
+
+    def called(self, cluster: str, sender: str) -> Known | None:
+        """Return what is kept of one, or None if it never spoke."""
+        return self._known.get(cluster, _NOBODY).get(sender)
+
+    def after(self, place: Who | None, limit: int) -> list[Who]:
+        """Return the first senders that come after a place, by cluster and name; at most so many."""
+        found: list[Who] = []
+        for cluster in self.clusters:
+            if len(found) >= limit or (place is not None and cluster < place[0]):
+                continue
+            floor = place[1] if place is not None and place[0] == cluster else None
+            names = (name for name, _ in self.of(cluster) if floor is None or name > floor)
+            found += [(cluster, name) for name in sorted(names)[: limit - len(found)]]
+        return found
 
     def lives(self, now: float, cluster: str | None = None) -> Iterator[SenderLife]:
         """Go through all of them, or those of one cluster, by cluster and name, as they were at that second."""
-        for who, known in sorted(self._known.items(), key=lambda one: one[0]):
-            if cluster is None or who[0] == cluster:
-                yield _life(who, known, now)
+        for id_ in self.clusters if cluster is None else (cluster,):
+            for name, known in sorted(self.of(id_), key=lambda one: one[0]):
+                yield life_of(id_, name, known, now)
 
     def life(self, now: float, cluster: str, sender: str) -> SenderLife | None:
         """Return one, or None if it never spoke."""
-        known = self._known.get((cluster, sender))
-        return None if known is None else _life((cluster, sender), known, now)
+        known = self.called(cluster, sender)
+        return None if known is None else life_of(cluster, sender, known, now)
 
 
 def answered_at(heard: Heard) -> int:
@@ -168,15 +196,31 @@ def _says_the_same(before: Heard, news: Heard) -> bool:
     return news.heartbeat.answered_at == (before.received_at if at is None else at)
 
 
-def _life(who: Who, known: _Known, now: float) -> SenderLife:
+def _known(news: Heard, spoke_at: float, since_start: bool, differences: tuple[int, ...], burst_at: float) -> Known:
+    beat = news.heartbeat
+    return Known(
+        heard=news,
+        spoke_at=spoke_at,
+        since_start=since_start,
+        differences=differences,
+        burst_at=burst_at,
+        ahead=-min(differences[-WORDS_OF_CLOCK:]) / NANOS,
+        plain=beat is not None
+        and beat.answered_at is None
+        and not (beat.oldest_unsent or beat.queue_records or beat.dropped_total),
+    )
+
+
+def life_of(cluster: str, sender: str, known: Known, now: float) -> SenderLife:
+    """Return how recently a sender was heard of, at a second of listening."""
     interval = known.heard.heartbeat.interval_seconds if known.heard.heartbeat else None
     unverified = not known.since_start and now < limits_of(interval).late
     return SenderLife(
-        cluster=who[0],
-        sender=who[1],
+        cluster=cluster,
+        sender=sender,
         heard=known.heard,
         silent_seconds=max(0.0, (0.0 if unverified else now) - known.spoke_at),
         unverified=unverified,
-        clock_ahead_seconds=-min(known.differences[-WORDS_OF_CLOCK:]) / NANOS,
+        clock_ahead_seconds=known.ahead,
         never=answered_at(known.heard) == 0,
     )

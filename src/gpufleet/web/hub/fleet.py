@@ -8,7 +8,7 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath, QueryParameter
 
 from gpufleet.hub.overview import Overview
-from gpufleet.hub.paging import asked, page_of
+from gpufleet.hub.paging import asked
 from gpufleet.hub.queries import Queries
 from gpufleet.model.answer import (
     GpuPage,
@@ -122,6 +122,4 @@ class Fleet(Controller):
         cursor: Cursor = None,
     ) -> Response[tuple[SenderRecord, ...]]:
         """Return them by cluster and name."""
-        place = asked(limit, cursor, "senders", place=tuple[str, str])
-        senders = await overview.senders()
-        return listed(request, page_of(senders, lambda one: (one.cluster, one.sender), place))
+        return listed(request, await overview.senders(asked(limit, cursor, "senders", place=tuple[str, str])))

@@ -1,0 +1,230 @@
+"""A cluster in one pass, against everybody judged one by one."""
+
+import datetime as dt
+from collections import Counter
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufleet.hub.liveness.clusters import in_order, roll_up
+from gpufleet.hub.liveness.judging import Instant, complete_up_to
+from gpufleet.hub.liveness.listening import STANDSTILL_SECONDS, Listening
+from gpufleet.hub.liveness.senders import Senders, Word, answered_at
+from gpufleet.hub.liveness.tally import tally
+from gpufleet.model.answer import EpochConflict
+from gpufleet.model.ledger import Heard, MachineMark, SenderState
+from gpufleet.model.liveness import Freshness, State
+from gpufleet.model.status import Heartbeat
+from gpufleet.model.time import NANOS, to_datetime
+from gpufleet.model.wire import WireBatch
+from tests.fakes.clock import FakeClock
+
+AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+CONFLICT = EpochConflict(epoch="e", batches=1, first_at=AT, last_at=AT, detail="two of them")
+CLUSTER = "local"
+
+
+class Spoke(msgspec.Struct, frozen=True, kw_only=True):
+    """One sender: how long ago it spoke, what it said, and what is known of its machine."""
+
+    ago: int
+    since_start: bool
+    ahead: float
+    interval: float | None
+    unsent_ago: int | None
+    queued: int
+    dropped: int
+    answered_ago: int | None
+    conflict: bool
+    machine_behind: int
+    retired: bool
+    cloned: bool
+
+
+SPOKE = st.builds(
+    Spoke,
+    ago=st.sampled_from([0, 1, 30, 74, 75, 76, 400, 3601]),
+    since_start=st.booleans(),
+    ahead=st.sampled_from([0.0, 0.0, 3.5, -59.0, 61.0, -300.0]),
+    interval=st.sampled_from([30.0, 30.0, 10.0, None]),
+    unsent_ago=st.sampled_from([None, None, 10, 400]),
+    queued=st.sampled_from([0, 0, 3]),
+    dropped=st.sampled_from([0, 0, 7]),
+    answered_ago=st.sampled_from([None, None, 0, 500]),
+    conflict=st.sampled_from([False, False, True]),
+    machine_behind=st.sampled_from([0, 2, 5, 6, 200, 4000]),
+    retired=st.sampled_from([False, False, True]),
+    cloned=st.sampled_from([False, False, True]),
+)
+
+
+def beat_of(one: Spoke, sent_at: int) -> Heartbeat | None:
+    if one.interval is None:
+        return None
+    return Heartbeat(
+        interval_seconds=one.interval,
+        version="1",
+        started_at=1,
+        queue_records=one.queued,
+        oldest_unsent=None if one.unsent_ago is None else sent_at - one.unsent_ago * NANOS,
+        dropped_total=one.dropped,
+        answered_at=None if one.answered_ago is None else sent_at - one.answered_ago * NANOS,
+    )
+
+
+def batch_of(name: str, one: Spoke, sent_at: int) -> WireBatch:
+    return WireBatch(
+        version=1,
+        catalogue=1,
+        cluster=CLUSTER,
+        sender=name,
+        epoch="e",
+        seq=1,
+        sent_at=sent_at,
+        heartbeat=beat_of(one, sent_at),
+        machines=[],
+        views=[],
+        absences=[],
+        samples=[],
+        dims=[],
+        parts=[],
+    )
+
+
+def fleet_of(spoke: list[Spoke]) -> tuple[Instant, list[MachineMark]]:
+    """Let every sender speak when it did; return now, and the machines: one of each sender."""
+    clock = FakeClock()
+    start = clock.now_ns()
+    before = [
+        SenderState(
+            cluster=CLUSTER,
+            sender=f"s{number:02d}",
+            heard=Heard(
+                epoch="e",
+                seq=1,
+                sent_at=start - int((100 - one.ahead) * NANOS),
+                received_at=start - 100 * NANOS,
+                heartbeat=beat_of(one, start - int((100 - one.ahead) * NANOS)),
+            ),
+        )
+        for number, one in enumerate(spoke)
+        if not one.since_start
+    ]
+    listening = Listening(clock)
+    senders = Senders(listening, before, start)
+    words = sorted((one.ago, number) for number, one in enumerate(spoke) if one.since_start)
+    left = max((ago for ago, _ in words), default=10)
+    while True:
+        while words and words[-1][0] >= left:
+            number = words.pop()[1]
+            now = clock.now_ns()
+            batch = batch_of(f"s{number:02d}", spoke[number], now + int(spoke[number].ahead * NANOS))
+            senders.note(Word(batch=batch, received_at=now, known_epoch=False))
+        if left <= 0:
+            break
+        step = min(left - max((ago for ago, _ in words), default=0), STANDSTILL_SECONDS)
+        clock.advance(step)
+        _ = listening.seconds
+        left -= int(step)
+    instant = Instant(senders, now=clock.now_ns(), flush_lag_seconds=0.0)
+    marks = []
+    for number, one in enumerate(spoke):
+        life = instant.life(CLUSTER, f"s{number:02d}")
+        assert life is not None
+        seen = max(1, life.heard.received_at - one.machine_behind * NANOS)
+        gone = seen if one.retired else None
+        name = f"s{number:02d}"
+        marks.append(
+            MachineMark(
+                id=f"m{number}", cluster=CLUSTER, sender=name, last_seen=seen, retired_at=gone, conflict=one.cloned
+            )
+        )
+    return instant, marks
+
+
+def one_by_one(instant: Instant, marks: list[MachineMark], conflicts: dict[str, EpochConflict]) -> Freshness:
+    """Say the same, judging everybody."""
+    gone = {one.sender for one in marks if one.is_retired}
+    senders = [
+        (life, instant.sender(life, retired=life.sender in gone, conflict=conflicts.get(life.sender)))
+        for life in instant.lives()
+    ]
+    machines = [instant.machine(one) for one in marks]
+    active = [(life, one) for life, one in senders if one.state is not State.RETIRED]
+    best = min(active or senders, key=lambda one: (one[0].never, one[0].silent_seconds), default=None)
+    upper = [None if one.state is State.RETIRED else complete_up_to(life) for life, one in senders]
+    known = [at for at in upper if at is not None]
+    beats = [(one.state, life.heard.heartbeat) for life, one in senders if life.heard.heartbeat]
+    partial = []
+    for what, found in (("senders", [one for _, one in senders]), ("machines", machines)):
+        expected = [one for one in found if one.state is not State.RETIRED]
+        silent = [one for one in expected if one.state is not State.LIVE]
+        partial += [f"{len(silent)} of {len(expected)} {what} are not live"] if silent else []
+    backlog = [life.sender for life, one in senders if one.partial]
+    more = f" and {len(backlog) - 5} more" if len(backlog) > 5 else ""
+    partial += [f"batches wait at {', '.join(backlog[:5])}{more}"] if backlog else []
+    words = [f"{life.sender}: {why}" for life, one in senders for why in one.suspect]
+    clones = sum(bool(one.suspect) for one in machines if one.state is not State.RETIRED)
+    suspect = [*words[:5], *([f"and {len(words) - 5} more"] if len(words) > 5 else [])]
+    suspect += [f"evidence of {clones} machines contradicts another machine's"] if clones else []
+    empty = roll_up(tally(instant, "nobody", (), frozenset(), {}), None, closed=False, missing=0)
+    if best is None:
+        return empty
+    return Freshness(
+        liveness=msgspec.structs.replace(
+            empty.liveness,
+            state=best[1].state,
+            silent_seconds=best[1].silent_seconds,
+            unverified=best[1].unverified,
+            partial=tuple(partial),
+            suspect=tuple(suspect),
+        ),
+        heard_at=to_datetime(answered_at(best[0].heard)) if not best[0].never else None,
+        senders=in_order(Counter(one.state for _, one in senders)),
+        machines=in_order(Counter(one.state for one in machines)),
+        complete_up_to=to_datetime(min(known)) if known else None,
+        not_waited_for=len(upper) - len(known),
+        missing_batches=0,
+        dropped_batches=sum(beat.dropped_total for _, beat in beats),
+        queued_batches=sum(beat.queue_records for state, beat in beats if state is not State.RETIRED),
+        clock_ahead_seconds=max((life.clock_ahead_seconds for life, _ in active), key=abs, default=None),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(SPOKE, max_size=14))
+def test_it_says_what_everybody_judged_one_by_one_does(spoke: list[Spoke]) -> None:
+    instant, marks = fleet_of(spoke)
+    conflicts = {f"s{number:02d}": CONFLICT for number, one in enumerate(spoke) if one.conflict}
+    retired = frozenset(one.sender for one in marks if one.is_retired)
+    total = tally(instant, CLUSTER, marks, retired, conflicts)
+    found = roll_up(total, None, closed=False, missing=0)
+    wanted = one_by_one(instant, marks, conflicts)
+    for field in ("heard_at", "clock_ahead_seconds"):  # of those that are equally near, or far off, it is any
+        mine, theirs = getattr(found, field), getattr(wanted, field)
+        if field == "clock_ahead_seconds" and mine is not None:
+            assert abs(mine) == abs(theirs)
+        wanted = msgspec.structs.replace(wanted, **{field: mine})
+    assert found == wanted
+    assert sorted(total.aheads) == sorted(life.clock_ahead_seconds for life in instant.lives())
+    assert (found.heard_at is None) == all(life.never for life in instant.lives())
+
+
+def test_senders_after_a_place_are_by_cluster_and_name() -> None:
+    clock = FakeClock()
+    senders = Senders(Listening(clock))
+    one = Spoke(
+        ago=0, since_start=True, ahead=0.0, interval=30.0, unsent_ago=None, queued=0, dropped=0, answered_ago=None,
+        conflict=False, machine_behind=0, retired=False, cloned=False,
+    )  # fmt: skip
+    for cluster, name in (("b", "y"), ("a", "z"), ("b", "x"), ("a", "a"), ("c", "a")):
+        batch = msgspec.structs.replace(batch_of(name, one, clock.now_ns()), cluster=cluster)
+        senders.note(Word(batch=batch, received_at=clock.now_ns(), known_epoch=False))
+    every = [("a", "a"), ("a", "z"), ("b", "x"), ("b", "y"), ("c", "a")]
+    assert senders.after(None, 9) == every
+    assert senders.after(None, 3) == every[:3]
+    for place, who in enumerate(every):
+        assert senders.after(who, 2) == every[place + 1 : place + 3]
+    assert senders.after(("b", "w"), 9) == every[2:]
+    assert senders.after(("ab", ""), 9) == every[2:]
