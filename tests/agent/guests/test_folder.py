@@ -1,14 +1,16 @@
 """Files come and go while the agent runs; a bad one is named and costs itself."""
 
+import os
+import uuid
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.agent.guests.folder import GuestFolder
+from gpufleet.agent.guests.folder import GuestFolder, Listing
 from gpufleet.config.agent import AgentConfig
-from gpufleet.config.guests import MAX_FILE_BYTES, GuestConfig, SshChannel, read_guest
+from gpufleet.config.guests import MAX_FILE_BYTES, MAX_GUESTS, GuestConfig, SshChannel, read_guest
 from gpufleet.config.load import load, resolve
 from gpufleet.config.toml import render_toml
 from gpufleet.model.errors import ConfigError
@@ -93,11 +95,66 @@ def test_a_folder_that_anybody_writes_to_is_not_believed(tmp_path: Path) -> None
     assert "may be written by anybody" in listing.problems[str(tmp_path)]
 
 
+@pytest.mark.parametrize("target", ["nowhere", "z.toml", "folder/x"])
+def test_a_file_that_leads_nowhere_costs_itself(tmp_path: Path, target: str) -> None:
+    """As one that goes away while the folder is looked at: every other virtual machine is read on."""
+    put(tmp_path, "a.toml", GOOD)
+    folder = GuestFolder(tmp_path)
+    folder.look()
+    (tmp_path / "z.toml").symlink_to(target)
+    listing = folder.look()
+    assert list(listing.guests) == ["a.toml"]
+    assert str(tmp_path / "z.toml") in listing.problems["z.toml"]
+    (tmp_path / "z.toml").unlink()
+    assert folder.look().problems == {}
+
+
+def test_while_the_folder_cannot_be_read_those_of_before_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path, "a.toml", GOOD)
+    folder = GuestFolder(tmp_path)
+    folder.look()
+    with monkeypatch.context() as patch:
+        # As with too many open files: that nobody can look is no word of what is there.
+        patch.setattr("os.scandir", lambda _: (_ for _ in ()).throw(OSError(24, "Too many open files")))
+        listing = folder.look()
+    assert list(listing.guests) == ["a.toml"]
+    assert "Too many open files" in listing.problems[str(tmp_path)]
+    (tmp_path / "a.toml").unlink()
+    assert folder.look() == Listing({}, {})
+
+
+def test_more_files_than_are_read_are_named_and_those_that_are_read_stay(tmp_path: Path) -> None:
+    for number in range(MAX_GUESTS):
+        put(tmp_path, f"m{number}.toml", GOOD.replace(UID, str(uuid.UUID(int=number))))
+    folder = GuestFolder(tmp_path)
+    before = folder.look()
+    assert len(before.guests) == MAX_GUESTS
+    for name in ("a.toml", "z.toml"):
+        put(tmp_path, name, GOOD)
+    listing = folder.look()
+    assert listing.guests == before.guests
+    assert "2 files more than 256" in listing.problems[str(tmp_path)]
+
+
+def test_a_file_that_anybody_writes_to_is_not_believed_until_it_is_mended(tmp_path: Path) -> None:
+    put(tmp_path, "a.toml", GOOD)
+    folder = GuestFolder(tmp_path)
+    (tmp_path / "a.toml").chmod(0o666)
+    listing = folder.look()
+    assert listing.guests == {}
+    assert "may be written by anybody" in listing.problems["a.toml"]
+    (tmp_path / "a.toml").chmod(0o644)
+    assert list(folder.look().guests) == ["a.toml"]
+
+
 def test_only_whole_files_are_read(tmp_path: Path) -> None:
     (tmp_path / ".a.toml").write_text(GOOD)
     (tmp_path / "a.toml.tmp").write_text(GOOD)
     (tmp_path / "folder.toml").mkdir()
-    assert GuestFolder(tmp_path).look().guests == {}
+    os.mkfifo(tmp_path / "pipe.toml")
+    listing = GuestFolder(tmp_path).look()
+    assert listing.guests == {}
+    assert set(listing.problems) == {"folder.toml", "pipe.toml"}
 
 
 @given(st.binary(max_size=200))

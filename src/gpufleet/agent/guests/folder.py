@@ -14,7 +14,10 @@ log = logging.getLogger(__name__)
 
 SUFFIX = ".toml"
 
-_Mark = tuple[int, int, int]
+_Mark = tuple[int, ...]
+"""Of a file's content and of its rights: either may mend what is wrong with it."""
+
+_ANYBODY = "may be written by anybody: whoever writes here is believed"
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -33,38 +36,57 @@ class GuestFolder:
         self._read: dict[str, GuestConfig | str] = {}
 
     def look(self) -> Listing:
-        """Return what is there now. A folder that is missing is empty; one that anybody may write to is refused."""
-        try:
-            mode = self._path.stat().st_mode
-            marks = self._list() if not mode & stat.S_IWOTH else None
-        except FileNotFoundError:
-            marks = {}
-        except OSError as error:
-            return self._nothing(f"cannot be read: {error.strerror}")
-        if marks is None:
-            return self._nothing("may be written by anybody: whoever writes here is believed")
-        for name in [name for name in self._read if name not in marks]:
-            del self._read[name]
-        for name, mark in marks.items():
-            if self._marks.get(name) != mark or name not in self._read:
-                self._read[name] = self._parse(name)
-        self._marks = marks
-        problems = {name: one for name, one in self._read.items() if isinstance(one, str)}
-        guests = {name: one for name, one in sorted(self._read.items()) if not isinstance(one, str)}
-        return Listing(guests, problems)
+        """Return what is there now, or what was while the folder cannot be read.
 
-    def _list(self) -> dict[str, _Mark]:
-        marks: dict[str, _Mark] = {}
+        A folder that is missing is empty; one that anybody may write to is refused. Of more files than are read those
+        that are read already stay.
+        """
+        try:
+            if self._path.stat().st_mode & stat.S_IWOTH:
+                self._marks, self._read = {}, {}
+                return self._listing(_ANYBODY)
+            names = self._names()
+        except FileNotFoundError:
+            names = []
+        except OSError as error:
+            return self._listing(f"cannot be read: {error.strerror}")
+        names.sort(key=lambda name: (name not in self._read, name))
+        for name in set(self._read) - set(names[:MAX_GUESTS]):
+            self._forget(name)
+        for name in names[:MAX_GUESTS]:
+            self._look_at(name)
+        more = len(names) - MAX_GUESTS
+        return self._listing(f"has {more} files more than {MAX_GUESTS}: they are not read" if more > 0 else "")
+
+    def _names(self) -> list[str]:
         with os.scandir(self._path) as entries:
-            for entry in entries:
-                if not entry.name.endswith(SUFFIX) or entry.name.startswith("."):
-                    continue
-                if len(marks) >= MAX_GUESTS:
-                    break
-                found = entry.stat()
-                if stat.S_ISREG(found.st_mode):
-                    marks[entry.name] = (found.st_mtime_ns, found.st_size, found.st_ino)
-        return marks
+            names = [entry.name for entry in entries]
+        return [name for name in names if name.endswith(SUFFIX) and not name.startswith(".")]
+
+    def _look_at(self, name: str) -> None:
+        """Read a file if it changed; one that went away in between is not there."""
+        file = self._path / name
+        try:
+            found = file.stat()
+        except OSError as error:
+            self._forget(name)
+            if file.is_symlink():
+                self._read[name] = f"{file}: leads to no file: {error.strerror}"
+            return
+        mark = (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+        if self._marks.get(name) == mark and name in self._read:
+            return
+        self._marks[name] = mark
+        if not stat.S_ISREG(found.st_mode):
+            self._read[name] = f"{file}: is no file"
+        elif found.st_mode & stat.S_IWOTH:
+            self._read[name] = f"{file}: {_ANYBODY}"
+        else:
+            self._read[name] = self._parse(name)
+
+    def _forget(self, name: str) -> None:
+        self._read.pop(name, None)
+        self._marks.pop(name, None)
 
     def _parse(self, name: str) -> GuestConfig | str:
         try:
@@ -73,6 +95,7 @@ class GuestFolder:
             log.error("%s: this virtual machine is not read", error)
             return str(error)
 
-    def _nothing(self, words: str) -> Listing:
-        self._marks, self._read = {}, {}
-        return Listing({}, {str(self._path): f"{self._path} {words}"})
+    def _listing(self, wrong: str) -> Listing:
+        problems = {name: one for name, one in self._read.items() if isinstance(one, str)}
+        guests = {name: one for name, one in sorted(self._read.items()) if not isinstance(one, str)}
+        return Listing(guests, problems | ({str(self._path): f"{self._path} {wrong}"} if wrong else {}))
