@@ -23,6 +23,7 @@ class OldHub:
     def __init__(self, name: str) -> None:
         self.rules: dict[str, Any] = json.loads((RULES / f"{name}.json").read_text())
         self.taken: list[tuple[int, int]] = []
+        self.bodies: list[bytes] = []
         self.refused: list[str] = []
         self.url = ""
 
@@ -58,6 +59,7 @@ class OldHub:
         if version not in self.rules["versions"]:
             return self._refuse("bad_version", given=version)
         self.taken.append((version, seq))
+        self.bodies.append(body)
         status, words = self.rules["answers"]["accepted"]
         return status, {**words, "seq": seq}
 

@@ -1,18 +1,25 @@
 """A batch whose numbers are arrays is the same batch."""
 
 from array import array
+from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.codecs.batch import decode
+from gpufleet.codecs.batch import decode, encode_wire, in_version
 from gpufleet.hub.normalise import normalise
 from gpufleet.hub.packing import pack
 from gpufleet.hub.screening import screen
-from gpufleet.model.wire import WireBatch
+from gpufleet.model.stored import Accepted
+from gpufleet.model.wire import Cell, WireBatch
+from gpufleet.stores.clickhouse.arrow import arrow_table
+from gpufleet.stores.clickhouse.rows import build
+from gpufleet.stores.clickhouse.schema import tables
+from gpufleet.stores.clickhouse.sets import Known
 from tests.fakes.batches import body
 from tests.hub.test_normalise import NOW, batch_of, values_of
-from tests.hub.test_screening import batches
+from tests.hub.test_screening import batches, on_the_wire
 
 
 def test_columns_of_numbers_become_arrays_and_others_stay() -> None:
@@ -61,3 +68,36 @@ def test_what_was_packed_is_the_batch_that_came() -> None:
     for block in batch.samples:
         block.columns = [list(column) for column in block.columns]
     assert batch == decode(content)
+
+
+numbers: st.SearchStrategy[Cell] = st.one_of(
+    st.integers(-(2**63), 2**64 - 1), st.floats(), st.floats(0, 1), st.integers(0, 9), st.none()
+)
+
+
+@given(st.lists(batches(st.one_of(on_the_wire, numbers)), min_size=1, max_size=4), st.integers(0, 2))
+def test_both_versions_of_the_wire_come_to_the_same_rows(group: list[WireBatch], older: int) -> None:
+    bodies = [encode_wire(msgspec.structs.replace(batch, version=2)) for batch in group]
+    before = [decode(in_version(content, 1)) for content in bodies]
+    after = [decode(in_version(one, 1) if at < older else one, as_matrix=True) for at, one in enumerate(bodies)]
+    for batch in after:
+        pack(batch)
+    normalised = [
+        [normalise(batch, NOW, doubts) for batch, doubts in zip(found, screen(found), strict=True)]
+        for found in (before, after)
+    ]
+    for one, other in zip(*normalised, strict=True):
+        assert values_of(one.batch) == values_of(other.batch)
+        assert one.batch.absences == other.batch.absences
+        assert (one.invalid_values, one.unknown_metrics) == (other.invalid_values, other.unknown_metrics)
+    assert stored([one.batch for one in normalised[0]]) == stored([one.batch for one in normalised[1]])
+
+
+def stored(group: list[WireBatch]) -> Any:
+    """Return what the store makes of batches, its rows in any order."""
+    accepted = [
+        Accepted(received_at=NOW, reported_at=NOW + at, machine_ids=("m",), batch=batch)
+        for at, batch in enumerate(group)
+    ]
+    table = arrow_table(next(one for one in tables() if one.name == "samples"), build(accepted, Known())["samples"])
+    return sorted(map(repr, table.to_pylist()))

@@ -12,11 +12,12 @@ from gpufleet.agent.memory import Memory
 from gpufleet.agent.push import Pusher
 from gpufleet.agent.queue import Queue
 from gpufleet.agent.stats import SendStats
-from gpufleet.codecs.batch import encode
+from gpufleet.codecs.batch import decode, encode, in_version, to_rows
 from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.relay import Forwarder
 from gpufleet.hub.renumbering import Renumbering
 from gpufleet.hub.wal import Wal
+from gpufleet.model.wire import WIRE_VERSION
 from gpufleet.sending.pace import Pace
 from gpufleet.sending.post import Answer, HubClient, Verdict
 from gpufleet.sending.refused import Refused
@@ -33,28 +34,30 @@ NOW = 10**18
 
 def of_version(version: int, seq: int) -> bytes:
     """Make a batch of a version that may not exist yet: its first element says so, the rest is its own affair."""
-    elements = msgspec.msgpack.decode(encode(make_batch(seq, NOW), compress=False))
+    known = in_version(encode(make_batch(seq, NOW), compress=False), min(version, WIRE_VERSION))
+    elements = msgspec.msgpack.decode(known)
     return msgspec.msgpack.encode([version, *elements[1:]])
 
 
 async def test_the_stored_rules_are_what_this_build_does(tmp_path: Path) -> None:
-    rules = json.loads((RULES / "hub-1.json").read_text())
+    rules = json.loads((RULES / f"hub-{WIRE_VERSION}.json").read_text())
     async with running_site(tmp_path) as site, HubClient(site.hub.url, name="t", timeout_seconds=20) as client:
-        for error, given, body in (("bad_version", "2", of_version(2, 1)),):
+        for error, given, body in (("bad_version", "3", of_version(WIRE_VERSION + 1, 1)),):
             status, words = rules["answers"][error]
             answer = await client.post(body)
             assert (answer.status, answer.error) == (status, error)
             assert json.loads(answer.words) == {name: text.replace("GIVEN", given) for name, text in words.items()}
-        answer = await client.post(of_version(1, 1))
-        assert answer.status == 200
-        assert json.loads(answer.words) == {**rules["answers"]["accepted"][1], "seq": 1}
+        for version in rules["versions"]:
+            answer = await client.post(of_version(version, version))
+            assert answer.status == 200
+            assert json.loads(answer.words) == {**rules["answers"]["accepted"][1], "seq": version}
 
 
 async def test_an_agent_keeps_what_an_older_hub_does_not_read_and_says_why(tmp_path: Path) -> None:
     queue = Queue(lambda: Spool.open(tmp_path / "spool", max_bytes=1 << 20), Memory(1 << 20))
     await queue.open()
     for _ in range(3):
-        await queue.put(lambda _, seq: of_version(2, seq))
+        await queue.put(lambda _, seq: of_version(3, seq))
     stats = SendStats()
     async with OldHub.running("hub-1") as hub:
         pusher = Pusher(
@@ -72,16 +75,16 @@ async def test_an_agent_keeps_what_an_older_hub_does_not_read_and_says_why(tmp_p
             return stats.failures >= 2
 
         await wait_until_async(told)
-        assert "version: 2, and this build reads 1" in stats.last_error
+        assert "version: 3, and this build reads 1" in stats.last_error
         assert (queue.records, stats.refused, stats.acknowledged) == (3, 0, 0)
         assert not (tmp_path / "refused").exists()
-        hub.rules["versions"].append(2)
+        hub.rules["versions"].append(3)
 
         async def delivered() -> bool:
             return queue.records == 0
 
         await wait_until_async(delivered)
-        assert sorted(hub.taken) == [(2, 1), (2, 2), (2, 3)]
+        assert sorted(hub.taken) == [(3, 1), (3, 2), (3, 3)]
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -91,7 +94,7 @@ async def test_an_agent_keeps_what_an_older_hub_does_not_read_and_says_why(tmp_p
 @pytest.mark.parametrize("bundles", [True, False])
 async def test_a_relay_keeps_it_too_and_passes_the_rest_on(tmp_path: Path, bundles: bool) -> None:
     wal = Wal.open(tmp_path / "wal", max_bytes=64 << 20, max_body_bytes=1 << 20)
-    await asyncio.gather(*(wal.append(NOW, of_version(1 + seq % 2, seq)) for seq in range(1, 21)))
+    await asyncio.gather(*(wal.append(NOW, of_version(1 + seq % 2 * 2, seq)) for seq in range(1, 21)))
     async with OldHub.running("hub-1") as hub:
         hub.rules["bundles"] = bundles
         forwarder = Forwarder(
@@ -116,6 +119,31 @@ async def test_a_relay_keeps_it_too_and_passes_the_rest_on(tmp_path: Path, bundl
         await task
     assert wal.waiting_records == 10
     wal.close()
+
+
+@pytest.mark.parametrize("bundles", [True, False])
+async def test_an_older_hub_gets_what_it_does_not_read_in_the_oldest_version(bundles: bool) -> None:
+    async with OldHub.running("hub-1") as hub, HubClient(hub.url, name="test", timeout_seconds=5) as client:
+        hub.rules["bundles"] = bundles
+        mixed = [of_version(2, 1), of_version(1, 2), of_version(3, 3), of_version(2, 4)]
+        verdicts = [answer.verdict for answer in await client.post_bundle(mixed)]
+        assert verdicts == [Verdict.TAKEN, Verdict.TAKEN, Verdict.LATER, Verdict.TAKEN]
+        assert sorted(hub.taken) == [(1, 1), (1, 2), (1, 4)]
+        hub.refused.clear()
+        assert (await client.post(of_version(2, 5))).verdict is Verdict.TAKEN
+        later = await client.post_bundle([of_version(2, 6), of_version(1, 7)])
+        assert [answer.verdict for answer in later] == [Verdict.TAKEN] * 2
+        assert "bad_version" not in hub.refused, "it is not asked again"
+        assert hub.taken[3:] == [(1, 5), (1, 6), (1, 7)]
+
+
+async def test_what_was_spooled_for_a_newer_hub_reaches_an_older_one_whole() -> None:
+    made = [make_batch(seq, NOW + seq) for seq in range(1, 4)]
+    async with OldHub.running("hub-1") as hub, HubClient(hub.url, name="test", timeout_seconds=5) as client:
+        answers = await client.post_bundle([encode(batch) for batch in made])
+        assert {answer.verdict for answer in answers} == {Verdict.TAKEN}
+        assert [to_rows(decode(body)) for body in hub.bodies] == made
+        assert {version for version, _ in hub.taken} == {1}
 
 
 @pytest.mark.parametrize("status", [200, 204, 400, 409, 418, 422])

@@ -16,10 +16,10 @@ from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.wire import WIRE_VERSION
+from gpufleet.model.wire import OLDEST_VERSION, WIRE_VERSION
 
 _ARRAY_16 = 0xDC
-_BEGINNINGS = (bytes((0x90 + 14, WIRE_VERSION)), MAGIC)
+_BEGINNINGS = (*(bytes((0x90 + 14, version)) for version in range(OLDEST_VERSION, WIRE_VERSION + 1)), MAGIC)
 """A MessagePack array of the batch's fields, the first of which is the version; or zstd's mark."""
 
 

@@ -286,4 +286,4 @@ class Ingest:
 
 
 def _read(body: bytes) -> tuple[WireBatch, int]:
-    return decode(body), digest_of(body)
+    return decode(body, as_matrix=True), digest_of(body)

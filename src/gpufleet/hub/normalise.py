@@ -17,6 +17,7 @@ from gpufleet.hub.screening import SUBJECTS, Doubts, is_fine, screen
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
 from gpufleet.model.time import NANOS
+from gpufleet.model.view import keys_of
 from gpufleet.model.wire import Cell, DimBlock, SampleBlock, WireAbsence, WireBatch
 
 FUTURE_TOLERANCE_SECONDS = 600
@@ -57,14 +58,16 @@ def normalise(batch: WireBatch, received_at: int, doubts: Sequence[Doubts] | Non
     work = _Work(batch, received_at + FUTURE_TOLERANCE_SECONDS * NANOS)
     samples = [work.clean_samples(block, of_it) for block, of_it in zip(batch.samples, screened, strict=True)]
     dims = [block for block in map(work.clean_dims, batch.dims) if block is not None]
-    processes = ProcessWork(work.latest, work.absences.names, work.absences.extend)
-    views = [view.key for view in batch.views]
+    processes = ProcessWork(
+        work.latest, work.absences.names, work.absences.extend, work.unknown_metrics, work.invalid_values
+    )
+    views = keys_of(batch.views)
     parts = [processes.clean(part, views) for part in batch.parts]
     clean = msgspec.structs.replace(batch, samples=samples, dims=dims, parts=parts, absences=work.absences.sets)
     return Normalised(
         batch=clean,
-        unknown_metrics=work.unknown_metrics + processes.unknown,
-        invalid_values=work.invalid_values + processes.invalid,
+        unknown_metrics=work.unknown_metrics,
+        invalid_values=work.invalid_values,
         future_rows=work.future_rows + processes.future,
         repeated_rows=work.repeated_rows + processes.repeated,
     )
@@ -110,11 +113,11 @@ class _Work:
         self.latest = latest
         # Two entries may name one machine, or one view: each stands for the first of its name.
         self._machines = _firsts(batch.machines)
-        self._views = _firsts([view.key for view in batch.views])
+        self._views = _firsts(keys_of(batch.views))
         if self._views is not None:
             self._views.append(-1)
         self._taken: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
-        self._kinds_of_views = [view.kind for view in batch.views]
+        self._batch_views = batch.views
 
     def clean_samples(self, block: SampleBlock, doubts: Doubts) -> SampleBlock:
         """Return the block with known metrics and valid cells only; `doubts` are the columns to look at."""
@@ -189,7 +192,7 @@ class _Work:
         return set(map(self._subject, set(views)))
 
     def _subject(self, view: int) -> Subject:
-        return SUBJECTS[self._kinds_of_views[view]] if view >= 0 else Subject.MACHINE
+        return SUBJECTS[self._batch_views[view].kind] if view >= 0 else Subject.MACHINE
 
     def _clean_column(
         self,

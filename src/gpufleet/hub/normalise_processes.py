@@ -25,10 +25,17 @@ class ProcessWork:
         repeated: processes dropped because their list, or a process of it, was there already.
     """
 
-    def __init__(self, latest: int, names: Callable[[int, str], bool], extend: Explain) -> None:
-        """Take the latest instant allowed, whether a set names a reading, and what extends a set."""
-        self.unknown: Counter[str] = Counter()
-        self.invalid: Counter[str] = Counter()
+    def __init__(
+        self,
+        latest: int,
+        names: Callable[[int, str], bool],
+        extend: Explain,
+        unknown: Counter[str],
+        invalid: Counter[str],
+    ) -> None:
+        """Take the latest instant allowed, whether a set names a reading, what extends a set, and where to count."""
+        self.unknown = unknown
+        self.invalid = invalid
         self.future = 0
         self.repeated = 0
         self._latest, self._names, self._extend = latest, names, extend

@@ -7,11 +7,8 @@ it is in none of the processor's caches, and fetching it takes longer than whate
 from array import array
 from typing import cast
 
-from gpufleet.model.catalogue import CATALOGUE, ValueType
+from gpufleet.model.matrix import NUMBER_CODES, Matrix
 from gpufleet.model.wire import Cell, WireBatch
-
-_CODES = {ValueType.INT: "q", ValueType.FLOAT: "d"}
-_CODE = {metric.name: _CODES[metric.type] for metric in CATALOGUE.values() if metric.type in _CODES}
 
 _MOST_SHAPES = 1024
 """Lists of names that are remembered; nodes of one kind, and readers of one lane, have the same."""
@@ -27,10 +24,12 @@ def pack(batch: WireBatch) -> None:
     other types, integers past 63 bits. Blocks with the same metrics share one list of their names.
     """
     for block in batch.samples:
+        if isinstance(block.columns, Matrix):
+            continue  # its numbers are one piece already
         block.metrics = _shared(block.metrics)
         columns = block.columns
         for position, name in enumerate(block.metrics):
-            code = _CODE.get(name)
+            code = NUMBER_CODES.get(name)
             if code is None:
                 continue
             try:

@@ -15,6 +15,7 @@ from typing import Any, cast
 import msgspec
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
+from gpufleet.model.matrix import LISTED, Layout, Matrix, joined, matrix_of, numbers_of
 from gpufleet.model.shapes import Shapes
 from gpufleet.model.view import ViewKind
 from gpufleet.model.wire import Cell, SampleBlock, WireBatch
@@ -74,6 +75,13 @@ def screen(batches: Iterable[WireBatch]) -> list[list[Doubts]]:
     return [[shape.doubts(block) for shape, block in blocks] for blocks in placed]
 
 
+def _has_gap(block: SampleBlock, column: int) -> bool:
+    matrix = matrix_of(block.columns)
+    if matrix is not None and matrix.layout.codes[column] != LISTED:
+        return False
+    return None in block.columns[column]
+
+
 def _column(doubt: Doubt) -> int:
     return doubt.column
 
@@ -83,6 +91,8 @@ class _Shape:
 
     def __init__(self, metrics: tuple[str, ...]) -> None:
         self.blocks: list[SampleBlock] = []
+        self._joined: list[tuple[Layout, bytes, list[Matrix]]] = []
+        self._others: list[SampleBlock] = []
         self.subjects: set[Subject] = set()
         self._metrics = metrics
         self._bad: list[int] = []
@@ -90,12 +100,15 @@ class _Shape:
 
     def look(self) -> None:
         """Look at every column of all blocks at once."""
+        matrices = [matrix_of(block.columns) for block in self.blocks]
+        self._joined = joined(one for one in matrices if one is not None)
+        self._others = [block for block, one in zip(self.blocks, matrices, strict=True) if one is None]
         for column, name in enumerate(self._metrics):
             metric = CATALOGUE.get(name)
             if metric is None or metric.dims or not self.subjects.issubset(metric.subjects):
                 self._bad.append(column)
                 continue
-            columns: list[Sequence[Cell]] = [block.columns[column] for block in self.blocks]
+            columns = self._columns(column)
             packed = [one for one in columns if isinstance(one, array)]
             if packed and not _is_fine_packed(metric, packed):
                 self._bad.append(column)
@@ -109,11 +122,22 @@ class _Shape:
             if not is_fine(metric, cells):
                 self._bad.append(column)
 
+    def _columns(self, column: int) -> list[Sequence[Cell]]:
+        """Return the column of all blocks: of matrices that are alike in one piece."""
+        found: list[Sequence[Cell]] = [block.columns[column] for block in self._others]
+        for layout, cells, matrices in self._joined:
+            code, place = layout.codes[column], layout.places[column]
+            if code == LISTED:
+                found += [matrix.lists[place] for matrix in matrices]
+            else:
+                found.append(numbers_of(cells, code, place, layout.width))
+        return found
+
     def doubts(self, block: SampleBlock) -> Doubts:
         """Return the columns of one block that need a closer look."""
         if not self._bad and not self._gaps:
             return NONE
-        gaps = [column for column in self._gaps if column not in self._bad and None in block.columns[column]]
+        gaps = [column for column in self._gaps if column not in self._bad and _has_gap(block, column)]
         found = [*(Doubt(column, True) for column in self._bad), *(Doubt(column, False) for column in gaps)]
         return sorted(found, key=_column)  # what is made of a batch does not depend on its company
 

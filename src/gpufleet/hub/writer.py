@@ -163,7 +163,7 @@ class Writer:
             if cells > self._max_cells and (intent is None or record.seq not in intent.records):
                 break
             try:
-                batch, digest = self._unpacked.take(record.seq) or (decode(record.body), digest_of(record.body))
+                batch, digest = self._unpacked.take(record.seq) or _unpack(record.body)
             except Exception as error:  # noqa: BLE001 - one bad record costs itself and never its neighbours
                 self._put_aside(record, "normalise", error)
                 done.append(record.seq)
@@ -345,6 +345,10 @@ class Writer:
         kept = self._quarantine.put(name, record.body, received_at=record.received_at, step=step, error=words)
         self._counters.quarantined[step] += 1
         LOG.error("batch %s could not be used at step %s%s: %s", name, step, "" if kept else " and is lost", words)
+
+
+def _unpack(body: bytes) -> tuple[WireBatch, int]:
+    return decode(body, as_matrix=True), digest_of(body)
 
 
 def _screen(batches: Sequence[_Read]) -> Sequence[Sequence[Doubts] | None]:

@@ -2,6 +2,7 @@
 
 import enum
 import uuid
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -99,3 +100,22 @@ def normalise_uuid(text: str) -> str | None:
         return str(uuid.UUID(text.strip()))
     except ValueError:
         return None
+
+
+class ViewList(list[View]):
+    """Views with their keys, which are worked out once. It must not be changed.
+
+    Attributes:
+        keys: one a view.
+    """
+
+    __slots__ = ("keys",)
+
+    def __init__(self, views: Iterable[View]) -> None:
+        super().__init__(views)
+        self.keys = tuple(view.key for view in self)
+
+
+def keys_of(views: Sequence[View]) -> Sequence[str]:
+    """Return the keys of views."""
+    return views.keys if isinstance(views, ViewList) else [view.key for view in views]

@@ -15,8 +15,11 @@ from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.status import Heartbeat, ReaderStatus
 from gpufleet.model.view import View
 
-WIRE_VERSION = 1
-"""Version of the format; the first element of every batch."""
+WIRE_VERSION = 2
+"""The newest version of the format; the first element of every batch."""
+
+OLDEST_VERSION = 1
+"""The oldest that is read, and that every hub reads."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 """Name of a cluster, sender, reader or metric."""
@@ -71,7 +74,7 @@ class SampleBlock(msgspec.Struct, array_like=True):
         measured_at: row to nanoseconds since 1970.
         driver_session: row to identity of the driver load, or 0.
         absence: row to index in `WireBatch.absences`, or -1 where nothing is absent.
-        columns: one list a metric, in the order of `metrics`.
+        columns: one list a metric, in the order of `metrics`; a hub may have arrays in place of lists, or a `Matrix`.
     """
 
     reader: Name
@@ -158,7 +161,7 @@ class WireBatch(msgspec.Struct, array_like=True):
     """One batch.
 
     Attributes:
-        version: `WIRE_VERSION`.
+        version: of the format that it came in, or is to be told in.
         catalogue: version of the catalogue its names are from.
         cluster, sender, epoch, seq, sent_at, heartbeat: as in `model.batch.Batch`.
         machines: evidence of each machine that is spoken of.

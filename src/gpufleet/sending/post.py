@@ -1,9 +1,10 @@
 """Posts bodies to a hub, and says what its answers mean.
 
 What the hub does not take now (no answer, 5xx, 408, 429), or not from anybody at this address or not yet of this
-cluster (401, 403, 404, 405, 407, redirects), is to be posted again. So is a body of a version of the format that the
-hub does not read: a newer one will. 409 says that another machine counts under the same epoch. Any other 4xx is about
-that one body.
+cluster (401, 403, 404, 405, 407, redirects), is to be posted again. A body of a version of the format that the hub does
+not read is posted in the oldest version, which every hub reads, and so are those after it. What cannot be said in that
+is to be posted again: a newer hub will read it. 409 says that another machine counts under the same epoch. Any other
+4xx is about that one body.
 
 Only a hub's own words count for that: the page of a proxy, a captive portal or another server takes nothing and refuses
 nothing, whatever its status. But 413 without them is about the body all the same: it would never get past that proxy.
@@ -16,9 +17,10 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.codecs.batch import CONTENT_TYPE, in_version, version_of
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BundleAnswer, pack
-from gpufleet.model.errors import ConfigError
+from gpufleet.model.errors import ConfigError, WireError
+from gpufleet.model.wire import OLDEST_VERSION, WIRE_VERSION
 from gpufleet.sending.backoff import parse_retry_after
 from gpufleet.sending.session import NO_ANSWER, Session, beginning_of, words_of
 
@@ -134,21 +136,36 @@ class HubClient(Session):
         self.url = f"{url.rstrip('/')}/v1/batches"
         self._token = token
         self._relays = relays
+        self._is_older = False  # the hub said that it does not read the newest version
 
     async def post(self, body: bytes) -> Answer:
         """Post one batch."""
-        return await self._post(body, CONTENT_TYPE)
+        (answer,) = await self.post_bundle([body])
+        return answer
 
     async def post_bundle(self, bodies: Sequence[bytes]) -> list[Answer]:
         """Post several batches at once; return one answer each.
 
-        A hub that refuses the bundle as such (an older one does not know bundles) gets them one by one.
+        A hub that refuses the bundle as such (an older one does not know bundles) gets them one by one. One that does
+        not read their version gets them, and whatever it is given after them, in the oldest.
         """
+        if self._is_older:
+            return await self._post_all([_oldest(body) for body in bodies])
+        answers = await self._post_all(bodies)
+        unread = {at: _oldest(bodies[at]) for at, answer in enumerate(answers) if answer.error == BAD_VERSION}
+        unread = {at: body for at, body in unread.items() if body is not bodies[at]}
+        if unread:
+            self._is_older = True
+            for at, answer in zip(unread, await self._post_all(list(unread.values())), strict=True):
+                answers[at] = answer
+        return answers
+
+    async def _post_all(self, bodies: Sequence[bytes]) -> list[Answer]:
         if len(bodies) == 1:
-            return [await self.post(bodies[0])]
+            return [await self._post(bodies[0], CONTENT_TYPE)]
         whole = await self._post(pack(bodies), BUNDLE_CONTENT_TYPE)
         if whole.verdict in (Verdict.REFUSED, Verdict.CONFLICT):
-            return [await self.post(body) for body in bodies]
+            return [await self._post(body, CONTENT_TYPE) for body in bodies]
         if whole.verdict is Verdict.LATER:
             return [whole] * len(bodies)
         return _each(whole, len(bodies))
@@ -171,6 +188,16 @@ class HubClient(Session):
             return Answer(0, str(error))
         except NO_ANSWER as error:
             return Answer(0, words_of(error))
+
+
+def _oldest(body: bytes) -> bytes:
+    """Return a body in the oldest version, or as it is where it is of that, or of none that is known here."""
+    try:
+        if not OLDEST_VERSION < version_of(body) <= WIRE_VERSION:
+            return body
+        return in_version(body, OLDEST_VERSION)
+    except WireError:
+        return body
 
 
 def _each(whole: Answer, count: int) -> list[Answer]:

@@ -1,5 +1,6 @@
 """Bytes from anybody: only a WireError, in bounded time and memory."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,11 +15,14 @@ from hypothesis import strategies as st
 from gpufleet.codecs.batch import Limits, decode, encode, encode_wire, to_rows, to_wire
 from gpufleet.codecs.batch.compression import MAGIC
 from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
-from tests.codecs.batch.batches import EXAMPLE, NOW
+from gpufleet.model.wire import WIRE_VERSION
+from tests.codecs.batch.batches import EXAMPLE, NOW, in_bytes
 from tests.codecs.batch.bombs import NAMED_BOMBS
+from tests.fakes.batches import make_batch
 
-PLAIN = encode(EXAMPLE, compress=False)
-PACKED = encode(EXAMPLE)
+PLAIN = in_bytes(EXAMPLE, 1)
+PACKED = in_bytes(EXAMPLE, 1, compress=True)
+NEWER = in_bytes(make_batch(1, NOW), 2)
 ELEMENTS: list[Any] = msgspec.msgpack.decode(PLAIN)
 
 
@@ -28,9 +32,12 @@ def answer(body: bytes) -> None:
         wire = decode(body)
     except WireError as error:
         assert str(error)  # noqa: PT017 - either outcome is fine, silence is not
+        with pytest.raises(WireError, match=re.escape(str(error))):
+            decode(body, as_matrix=True)
     else:
         to_rows(wire)
         encode_wire(wire)
+        assert repr(to_rows(decode(body, as_matrix=True))) == repr(to_rows(wire))
 
 
 @given(st.binary(max_size=400))
@@ -39,7 +46,7 @@ def test_random_bytes(body: bytes) -> None:
     answer(MAGIC + body)
 
 
-@given(st.data(), st.sampled_from([PLAIN, PACKED]))
+@given(st.data(), st.sampled_from([PLAIN, PACKED, NEWER]))
 def test_flipped_bits(data: st.DataObject, body: bytes) -> None:
     changed = bytearray(body)
     for at in data.draw(st.lists(st.integers(0, len(body) - 1), min_size=1, max_size=4)):
@@ -47,14 +54,14 @@ def test_flipped_bits(data: st.DataObject, body: bytes) -> None:
     answer(bytes(changed))
 
 
-@pytest.mark.parametrize("body", [PLAIN, PACKED], ids=["plain", "zstd"])
+@pytest.mark.parametrize("body", [PLAIN, PACKED, NEWER], ids=["plain", "zstd", "version 2"])
 def test_every_truncation_is_refused(body: bytes) -> None:
     for end in range(len(body)):
         with pytest.raises(WireError):
             decode(body[:end])
 
 
-@pytest.mark.parametrize("body", [PLAIN, PACKED], ids=["plain", "zstd"])
+@pytest.mark.parametrize("body", [PLAIN, PACKED, NEWER], ids=["plain", "zstd", "version 2"])
 def test_bytes_after_the_end_are_refused(body: bytes) -> None:
     with pytest.raises(WireError):
         decode(body + b"\x00")
@@ -72,9 +79,9 @@ json_like = st.recursive(
 )
 
 
-@given(st.data())
-def test_any_element_replaced_by_anything(data: st.DataObject) -> None:
-    elements = msgspec.msgpack.decode(PLAIN)
+@given(st.data(), st.sampled_from([PLAIN, NEWER]))
+def test_any_element_replaced_by_anything(data: st.DataObject, body: bytes) -> None:
+    elements = msgspec.msgpack.decode(body)
     place: Any = elements
     while True:
         keys = list(range(len(place)) if isinstance(place, list) else place)
@@ -154,10 +161,10 @@ def test_the_field_is_named(change: Callable[[list[Any]], None], words: str) -> 
     assert words.startswith(caught.value.field)
 
 
-@pytest.mark.parametrize("version", [0, 2, 2**63])
+@pytest.mark.parametrize("version", [0, WIRE_VERSION + 1, 2**63])
 def test_another_version_names_both(version: int) -> None:
     body = msgspec.msgpack.encode([version, "a layout that this build has never heard of"])
-    with pytest.raises(WireVersionError, match=rf"version: {version}, and this build reads 1"):
+    with pytest.raises(WireVersionError, match=rf"version: {version}, and this build reads 1 to {WIRE_VERSION}"):
         decode(body)
 
 

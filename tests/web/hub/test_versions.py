@@ -35,6 +35,13 @@ def newer(change: Callable[[list[Any]], None]) -> bytes:
     return msgspec.msgpack.encode(elements)
 
 
+def add(block: list[Any], name: str, column: list[Any]) -> None:
+    """Add a column of cells to a block as the newest version has it."""
+    block[3].append(name)
+    block[9].append(column)
+    block[10] += "-"
+
+
 def stored(site: Site) -> Any:
     (accepted,) = site.store.writes[-1][1]
     return to_rows(accepted.batch)
@@ -76,8 +83,7 @@ async def test_fields_that_are_not_known_here_are_passed_over(site: Site) -> Non
 async def test_metrics_that_are_not_known_here_are_counted_by_name(site: Site) -> None:
     def change(batch: list[Any]) -> None:
         for block in batch[11]:
-            block[3].append("gpu_hype_ratio")
-            block[9].append([0.5] * len(block[4]))
+            add(block, "gpu_hype_ratio", [0.5] * len(block[4]))
         names = ["gpu_tensor_mood", *batch[11][0][:3], [0], [-1], batch[11][0][6][:1], [0], [["x"]], [1], [-1]]
         batch[12].append(names)
 
@@ -89,9 +95,8 @@ async def test_metrics_that_are_not_known_here_are_counted_by_name(site: Site) -
 async def test_names_from_outside_do_not_grow_the_page_without_bound(site: Site) -> None:
     def change(batch: list[Any]) -> None:
         block = batch[11][0]
-        new = [f"new_{number}" for number in range(NAMES_KEPT + 50)]
-        block[3] += new
-        block[9] += [[1] * len(block[4]) for _ in new]
+        for number in range(NAMES_KEPT + 50):
+            add(block, f"new_{number}", [1] * len(block[4]))
 
     await site.post(newer(change))
     counted = await unknown(site)
@@ -117,8 +122,7 @@ async def test_a_state_of_a_metric_that_is_not_known_here_costs_its_cell_alone(s
     def change(batch: list[Any]) -> None:
         for block in batch[11]:
             if block[0] == "nvml":
-                block[3].append("gpu_recovery_action")
-                block[9].append(["none", "meditate"])
+                add(block, "gpu_recovery_action", ["none", "meditate"])
 
     await site.post(newer(change))
     found = [one.values["gpu_recovery_action"] for one in stored(site).reports[0].samples if one.reader == "nvml"]

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from gpufleet.codecs.batch import packed
 from gpufleet.codecs.batch.columns import to_wire
 from gpufleet.codecs.batch.compression import MAGIC, decompress, unpacked_bytes
 from gpufleet.codecs.batch.compression import compress as compress_message
@@ -11,7 +12,7 @@ from gpufleet.codecs.batch.size import MEASURED_FROM, check_size
 from gpufleet.codecs.batch.structure import check
 from gpufleet.model.batch import Batch
 from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
-from gpufleet.model.wire import WIRE_VERSION, WireBatch
+from gpufleet.model.wire import OLDEST_VERSION, WIRE_VERSION, WireBatch
 
 CONTENT_TYPE = "application/vnd.gpufleet.batch"
 """Of the body of `POST /v1/batches`, compressed or not."""
@@ -30,10 +31,12 @@ class _Head(msgspec.Struct, array_like=True):
 
 
 _HEAD_DECODER = msgspec.msgpack.Decoder(_Head)
+_BEGINNING = bytes((0x90 + len(WireBatch.__struct_fields__),))
+"""A list of so many elements (MessagePack specification, fixarray)."""
 
 
 def encode(batch: Batch, *, compress: bool = True) -> bytes:
-    """Turn a batch into the body of a post.
+    """Turn a batch into the body of a post, in the newest version of the format.
 
     Raises:
         WireLimitError: if a receiver with the default limits would refuse it: split it.
@@ -43,10 +46,10 @@ def encode(batch: Batch, *, compress: bool = True) -> bytes:
 
 
 def encode_wire(wire: WireBatch, *, compress: bool = True) -> bytes:
-    """Turn columns into the body of a post; raises as `encode`."""
+    """Turn columns into the body of a post, in the version that they say; raises as `encode`."""
     check(wire, _DEFAULT_LIMITS)
     try:
-        message = _ENCODER.encode(wire)
+        message = _ENCODER.encode(wire) if wire.version == OLDEST_VERSION else packed.pack(wire)
     except UnicodeEncodeError as error:
         raise WireError("", f"a text with a lone surrogate, which UTF-8 cannot say: {error.object[:100]!r}") from error
     if len(message) > _DEFAULT_LIMITS.message_bytes:
@@ -64,10 +67,16 @@ def weigh(body: bytes) -> int:
     return unpacked_bytes(body, _DEFAULT_LIMITS.message_bytes)
 
 
-def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS) -> WireBatch:
+def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS, as_matrix: bool = False) -> WireBatch:
     """Turn the body of a post into columns, with everything about its structure checked.
 
     Metrics that the catalogue does not know, and values that it does not allow, are not errors here.
+
+    Args:
+        body: as it came.
+        limits: what it may cost.
+        as_matrix: leave the numbers of a block together, as a `Matrix`, where they came so. Lists of machines, views
+            and names are then those of other batches too, and must not be changed.
 
     Raises:
         WireVersionError: if it is of another version of the format.
@@ -78,11 +87,13 @@ def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS) -> WireBatch:
         raise WireLimitError("", f"body of {len(body)} bytes, more than {limits.body_bytes}")
     message = decompress(body, limits.message_bytes) if body.startswith(MAGIC) else body
     try:
-        version = _HEAD_DECODER.decode(message).version
-        if version != WIRE_VERSION:
-            raise WireVersionError("version", f"{version}, and this build reads {WIRE_VERSION}")
+        version = _version_of(message)
+        if not OLDEST_VERSION <= version <= WIRE_VERSION:
+            raise WireVersionError("version", f"{version}, and this build reads {OLDEST_VERSION} to {WIRE_VERSION}")
         if len(message) >= MEASURED_FROM:
             check_size(message, limits)
+        if version != OLDEST_VERSION:
+            return packed.unpack(message, limits, as_matrix=as_matrix)
         wire = _DECODER.decode(message)
     except msgspec.ValidationError as error:
         raise WireError(*name_place(error)) from error
@@ -90,6 +101,30 @@ def decode(body: bytes, *, limits: Limits = _DEFAULT_LIMITS) -> WireBatch:
         raise WireError("", f"not a MessagePack message: {error}") from error
     check(wire, limits)
     return wire
+
+
+def version_of(body: bytes) -> int:
+    """Return the version of the format that a body says it has. Raises as `decode`."""
+    message = decompress(body, _DEFAULT_LIMITS.message_bytes) if body.startswith(MAGIC) else body
+    try:
+        return _HEAD_DECODER.decode(message).version
+    except msgspec.ValidationError as error:
+        raise WireError(*name_place(error)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError("", f"not a MessagePack message: {error}") from error
+
+
+def _version_of(message: bytes) -> int:
+    """Read the version; where it is a small number, as all are, by its two bytes alone."""
+    if message[:1] == _BEGINNING and len(message) > 1 and message[1] < 0x80:
+        return message[1]
+    return _HEAD_DECODER.decode(message).version
+
+
+def in_version(body: bytes, version: int) -> bytes:
+    """Return the same batch in another version, without whatever in it is newer than this build. Raises as `decode`."""
+    wire = decode(body)
+    return encode_wire(msgspec.structs.replace(wire, version=version), compress=body.startswith(MAGIC))
 
 
 def renumber(body: bytes, epoch: str, seq: int) -> bytes:

@@ -12,12 +12,15 @@ from gpufleet.model.wire import WireBatch
 _STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.(\w+)")
 
 
-def name_place(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Split the decoder's words into field and reason: `$[11][0][9]` is `samples[0].columns`."""
+def name_place(error: msgspec.ValidationError, root: Any = WireBatch, within: str = "") -> tuple[str, str]:
+    """Split the decoder's words into field and reason: `$[11][0][9]` is `samples[0].columns`.
+
+    `root` is what the message is as a whole; what was decoded stands at `within` in there.
+    """
     reason, _, path = str(error).partition(" - at `$")
-    place: Any = WireBatch
+    place: Any = root
     name = ""
-    for step in _STEP.finditer(path.rstrip("`")):
+    for step in _STEP.finditer(within + path.rstrip("`")):
         place = _plain(place)
         position, key = step.groups()
         if position and isinstance(place, type) and issubclass(place, msgspec.Struct):

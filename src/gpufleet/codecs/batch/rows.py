@@ -23,10 +23,11 @@ def to_rows(wire: WireBatch) -> Batch:
     values: dict[_Subject, _Values] = {}
     dims: dict[_Subject, list[DimValue]] = {}
     for block in wire.samples:
+        columns = list(block.columns)  # those of a matrix are made when they are asked for
         for row, subject in enumerate(_subjects(block)):
             reasons = absences[block.absence[row]] if block.absence[row] >= 0 else {}
             cells = values.setdefault(subject, {})
-            for metric, column in zip(block.metrics, block.columns, strict=True):
+            for metric, column in zip(block.metrics, columns, strict=True):
                 cells[metric] = _value(metric, column[row], reasons)
     for dim in wire.dims:
         for row, subject in enumerate(_subjects(dim)):

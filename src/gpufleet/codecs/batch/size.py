@@ -10,6 +10,7 @@ import msgspec
 
 from gpufleet.codecs.batch.limits import Limits
 from gpufleet.model.errors import WireLimitError
+from gpufleet.model.matrix import CELL_BYTES
 from gpufleet.model.wire import MachinePart
 
 MEASURED_FROM = 1 << 20
@@ -20,6 +21,9 @@ _RECORD_WEIGHT = 16
 
 _PROCESSES_PLACE = MachinePart.__struct_fields__.index("processes")
 """Its elements are columns, not records."""
+
+_BINARIES = (b"\xc4", b"\xc5", b"\xc6")
+"""What a binary begins with, by the size of its length."""
 
 _EMPTY = msgspec.Raw(b"\x90")
 _LIST_DECODER = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -107,8 +111,14 @@ class _Counter:
 
 
 def _list_length(value: msgspec.Raw) -> int:
-    """Read a list's length from its header; 0 for anything else (MessagePack specification, array family)."""
-    return _read_header(bytes(memoryview(value)[:5]))[0]
+    """Read a list's length from its header; 0 for anything else (MessagePack specification, array family).
+
+    A binary counts for the numbers that it may be.
+    """
+    start = bytes(memoryview(value)[:5])
+    if start[:1] in _BINARIES:
+        return len(memoryview(value)) // CELL_BYTES
+    return _read_header(start)[0]
 
 
 def _first_is_list(value: msgspec.Raw) -> bool:

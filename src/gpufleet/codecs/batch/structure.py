@@ -8,6 +8,7 @@ from gpufleet.codecs.batch.processes import check_processes
 from gpufleet.codecs.batch.records import check_head, check_machines, check_parts, check_views
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.matrix import Matrix
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire import DimBlock, SampleBlock, WireBatch
@@ -18,8 +19,8 @@ _LANES = frozenset(lane.value for lane in Lane)
 _PROVENANCES = frozenset(provenance.value for provenance in Provenance)
 
 
-def check(wire: WireBatch, limits: Limits) -> None:
-    """Check lengths, positions and counts.
+def check(wire: WireBatch, limits: Limits, *, with_tables: bool = True) -> None:
+    """Check lengths, positions and counts; `with_tables` what its machines and views are, too.
 
     Raises:
         WireLimitError: if a list is longer than `limits` allow.
@@ -33,8 +34,9 @@ def check(wire: WireBatch, limits: Limits) -> None:
     _check_count("absences", len(wire.absences), limits.absences)
     _check_count("samples", len(wire.samples), limits.blocks)
     _check_count("dims", len(wire.dims), limits.blocks)
-    check_machines(wire.machines)
-    check_views(wire.views)
+    if with_tables:
+        check_machines(wire.machines)
+        check_views(wire.views)
     for index, block in enumerate(wire.samples):
         _check_samples(f"samples[{index}]", block, wire)
     for index, dim in enumerate(wire.dims):
@@ -66,11 +68,18 @@ def _check_days(wire: WireBatch, limit: int) -> None:
 
 def _check_samples(field: str, block: SampleBlock, wire: WireBatch) -> None:
     _check_rows(field, block, wire)
-    if len(set(block.metrics)) != len(block.metrics):
-        raise WireError(f"{field}.metrics", "a metric is there twice")
+    if isinstance(block.columns, Matrix):
+        return  # it is made of columns that fit
+    check_metrics(field, block.metrics)
     if len(block.columns) != len(block.metrics):
         raise WireError(f"{field}.columns", f"{len(block.columns)} columns for {len(block.metrics)} metrics")
     _check_lengths(f"{field}.columns", block.columns, len(block.machine))
+
+
+def check_metrics(field: str, metrics: Sequence[str]) -> None:
+    """Check that no metric of a block is there twice. Raises WireError naming the field."""
+    if len(set(metrics)) != len(metrics):
+        raise WireError(f"{field}.metrics", "a metric is there twice")
 
 
 def _check_dims(field: str, block: DimBlock, wire: WireBatch) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from gpufleet import __version__
 from gpufleet.codecs.batch.compression import compress
+from gpufleet.codecs.batch.packed import pack_block
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE_VERSION, Lane
 from gpufleet.model.machine import Machine
@@ -162,7 +163,7 @@ def _content(fleet: Fleet, node: Node, at: int) -> bytes:
         absence=places,
         columns=found,
     )
-    return _ENCODER.encode(sets) + _ENCODER.encode([block])
+    return _ENCODER.encode(sets) + _ENCODER.encode([pack_block(block)])
 
 
 def _place(absences: list[WireAbsence], sets: list[list[WireAbsence]]) -> int:

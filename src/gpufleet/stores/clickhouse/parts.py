@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from gpufleet.model.holding import Holder, Holding
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.stored import Accepted
-from gpufleet.model.view import View
-from gpufleet.model.wire import DimBlock, SampleBlock
+from gpufleet.model.view import View, ViewList
+from gpufleet.model.wire import DimBlock, SampleBlock, WireBatch
 from gpufleet.stores.clickhouse.columns import Rows
 from gpufleet.stores.clickhouse.samples import MACHINE_ITSELF
 from gpufleet.stores.clickhouse.schema import EVENTS, HOLDINGS, INVENTORY, READER_STATUS, VIEWS
@@ -35,6 +35,21 @@ def seen_views(accepted: Accepted) -> Iterator[tuple[str, View, str]]:
                 yield accepted.machine_ids[part.machine], event.view, ""
 
 
+def _place(accepted: Accepted) -> tuple[str, str] | None:
+    """Return whose views a batch tells in its samples alone, of a list that is kept; None where it is otherwise."""
+    batch = accepted.batch
+    if len(accepted.machine_ids) != 1 or batch.dims or not isinstance(batch.views, ViewList):
+        return None
+    if any(part.processes or part.events for part in batch.parts):
+        return None
+    return batch.cluster, accepted.machine_ids[0]
+
+
+def _spoken_of(batch: WireBatch) -> int:
+    """Return this process's hash of which reader tells of which views."""
+    return hash(tuple([(block.reader, *block.view) for block in batch.samples]))
+
+
 class PartRows:
     """Gathers events, reader status, holdings, inventory and views of many batches."""
 
@@ -47,9 +62,8 @@ class PartRows:
 
     def add(self, accepted: Accepted) -> None:
         """Add what a batch says."""
-        for machine, view, reader in seen_views(accepted):
-            self._add_view(accepted, machine, view, reader)
         batch = accepted.batch
+        self._add_views(accepted)
         for part in batch.parts:
             machine = accepted.machine_ids[part.machine]
             for status in part.readers:
@@ -87,15 +101,28 @@ class PartRows:
             if part.inventory is not None:
                 self._add_inventory(accepted, machine, part.inventory)
 
-    def _add_view(self, accepted: Accepted, machine: str, view: View, reader: str) -> None:
+    def _add_views(self, accepted: Accepted) -> None:
+        """Add the views that are news; a sender mostly says again what it said last, of the very same list."""
+        place, batch = _place(accepted), accepted.batch
+        if place is not None:
+            told = self._known.told.get(place)
+            if told is not None and told[0] is batch.views and told[1] == _spoken_of(batch):
+                return
+        are_known = [self._add_view(accepted, *seen) for seen in seen_views(accepted)]
+        if place is not None and all(are_known):
+            self._known.told[place] = batch.views, _spoken_of(batch)
+
+    def _add_view(self, accepted: Accepted, machine: str, view: View, reader: str) -> bool:
+        """Add a view if it is news; tell whether what it says is what is known of it now."""
         batch = accepted.batch
         subject = (batch.cluster, machine, view.key, reader)
         attributes = hash(view)
         at = accepted.reported_at
         last, last_at = self._known.views.get(subject, (None, at))
         if last == attributes or last_at > at:
-            return
+            return last == attributes
         self._known.views[subject] = (attributes, at)
+        self._known.told.pop((batch.cluster, machine), None)
         self.tables["views"].add(
             *subject,
             view.kind.value,
@@ -107,6 +134,7 @@ class PartRows:
             view.index,
             at,
         )
+        return True
 
     def _add_holding(self, accepted: Accepted, machine: str, holding: Holding) -> None:
         parent = _holder(holding.parent) if holding.parent else ("", "", "", "")

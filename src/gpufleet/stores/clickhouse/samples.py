@@ -1,14 +1,16 @@
 """Sample blocks to the columns of `samples` and `latest`. Pure, and a column at a time."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 
 import msgspec
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
 from gpufleet.model.errors import UnstorableError
+from gpufleet.model.matrix import LISTED, joined, matrix_of, numbers_of
 from gpufleet.model.shapes import Shapes
 from gpufleet.model.stored import Accepted
+from gpufleet.model.view import keys_of
 from gpufleet.model.wire import Cell, SampleBlock, WireBatch
 from gpufleet.stores.clickhouse.columns import Coded, Columns, Numbers, Ragged, as_arrays, end_to_end
 from gpufleet.stores.clickhouse.sets import EMPTY, Known, Subject, info_set_id
@@ -49,7 +51,7 @@ def stored_numbers(metric: Metric, cells: list[Cell]) -> list[Cell]:
 def batch_codes(accepted: Accepted, machines: Coded, views: Coded) -> tuple[list[int], list[int]]:
     """Return the batch's machines and views as numbers of the columns' texts; view -1 is the machine itself."""
     machine_codes = [machines.number(machine) for machine in accepted.machine_ids]
-    view_codes = [views.number(view.key) for view in accepted.batch.views]
+    view_codes = [views.number(key) for key in keys_of(accepted.batch.views)]
     return machine_codes, [*view_codes, views.number(MACHINE_ITSELF)]
 
 
@@ -151,9 +153,10 @@ class SampleRows:
             UnstorableError: if a state is not one of its metric's states.
         """
         for shape in self._shapes.all():
-            for told in shape.told:
-                self._add_head(told)
-            self._add_values(shape.names, shape.told)
+            for alike in _alike(shape.told):
+                for told in alike:
+                    self._add_head(told)
+                self._add_values(shape.names, alike)
         for column in self._core.values():
             column.pad(self._rows)
         return {**self._texts, **self._numbers, **self._core, **self._tails}, self._known_at, self._info
@@ -180,9 +183,10 @@ class SampleRows:
         tail_ints: list[tuple[Metric, list[Cell]]] = []
         tail_floats: list[tuple[Metric, list[Cell]]] = []
         infos: list[tuple[str, list[Cell]]] = []
+        every = _columns_of(told)
         for position, name in enumerate(names):
             metric = CATALOGUE[name]
-            columns = [one.block.columns[position] for one in told]
+            columns = every(position)
             if metric.storage is Storage.CORE:
                 self._add_core(metric, columns)
             elif metric.storage is Storage.INFO:
@@ -238,6 +242,32 @@ class SampleRows:
             if number != EMPTY and self._known.info.get(subject) != number:
                 self._info.append((subject, number, one.block.measured_at[row], one.accepted.received_at, texts))
                 self._known.info[subject] = number
+
+
+def _alike(told: Sequence[_Told]) -> Iterable[list[_Told]]:
+    """Return blocks of the same metrics, those together of which the numbers can be laid end to end."""
+    by_layout: dict[int, list[_Told]] = {}
+    for one in told:
+        matrix = matrix_of(one.block.columns)
+        by_layout.setdefault(0 if matrix is None else id(matrix.layout), []).append(one)
+    return by_layout.values()
+
+
+def _columns_of(told: Sequence[_Told]) -> Callable[[int], Sequence[Sequence[Cell]]]:
+    """Return what gives the columns at a position of blocks that are alike; those of matrices as one."""
+    of_each = [matrix_of(one.block.columns) for one in told]
+    matrices = [one for one in of_each if one is not None]
+    if not matrices:
+        return lambda position: [one.block.columns[position] for one in told]
+    ((layout, cells, _),) = joined(matrices)
+
+    def column(position: int) -> Sequence[Sequence[Cell]]:
+        code, place = layout.codes[position], layout.places[position]
+        if code == LISTED:
+            return [matrix.lists[place] for matrix in matrices]
+        return [numbers_of(cells, code, place, layout.width)]
+
+    return column
 
 
 def _places(blocks: Iterable[SampleBlock], reported_at: int) -> dict[int, int]:

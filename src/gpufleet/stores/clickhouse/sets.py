@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from gpufleet.model.machine import PciFunction
+from gpufleet.model.view import View
 from gpufleet.model.wire import WireAbsence
 
 EMPTY = 0
@@ -49,6 +50,8 @@ class Known:
         absence_sets: ids in the table of that name.
         info: (cluster, machine, view, reader, lane) to the id of the texts last written.
         views: (cluster, machine, view, reader) to this process's hash of what was last said, and when.
+        told: (cluster, machine) to a list of views that is told again and again, and this process's hash of which of
+            them somebody told of: all those are known as they are in there.
         inventory: (cluster, machine) to the id of the list last written.
     """
 
@@ -56,6 +59,7 @@ class Known:
         self.absence_sets: set[int] = set()
         self.info: dict[Subject, int] = {}
         self.views: dict[Subject, tuple[int, int]] = {}
+        self.told: dict[tuple[str, str], tuple[list[View], int]] = {}
         self.inventory: dict[Subject, int] = {}
 
     def trim(self) -> None:
@@ -69,3 +73,5 @@ class Known:
         for memory in memories:
             if len(memory) > _KNOWN_LIMIT:
                 memory.clear()
+        if not self.views:
+            self.told.clear()

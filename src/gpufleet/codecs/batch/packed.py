@@ -1,0 +1,239 @@
+"""Version 2 of the message: the numbers of a block in one binary, and tables that are told again known by their bytes.
+
+All else is as in version 1. Making Python's objects of a batch, and fetching them again when it is written, took most
+of what a batch cost a hub.
+"""
+
+import sys
+from array import array
+from typing import Annotated, cast
+
+import msgspec
+
+from gpufleet.codecs.batch.limits import Limits
+from gpufleet.codecs.batch.paths import name_place
+from gpufleet.codecs.batch.records import check_machines, check_views
+from gpufleet.codecs.batch.structure import check, check_metrics
+from gpufleet.codecs.batch.tables import Tables
+from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.machine import Machine
+from gpufleet.model.matrix import CELL_BYTES, LISTED, NUMBER_CODES, Layout, Matrix
+from gpufleet.model.status import Heartbeat
+from gpufleet.model.view import View, ViewList
+from gpufleet.model.wire import (
+    Cell,
+    DimBlock,
+    Index,
+    IndexOrNone,
+    Instant,
+    MachinePart,
+    Name,
+    SampleBlock,
+    WireAbsence,
+    WireBatch,
+)
+
+VIEWS_BYTES = 384 << 20
+"""Memory for views that are kept, about. Those of a node with 8 GPUs take 3 kB."""
+
+MACHINES_BYTES = 128 << 20
+"""The same for machines."""
+
+_MOST_LAYOUTS = 256
+"""Layouts that are kept; nodes of one kind, and readers of one lane, have the same."""
+
+_LARGEST_LAYOUT = 8 << 10
+"""Bytes of the names of a layout that is kept."""
+
+_EXACT = 1 << 53
+"""Integers up to this are floats too."""
+
+
+class PackedBlock(msgspec.Struct, array_like=True):
+    """A `SampleBlock` as version 2 has it. `columns` are those whose code is `-`, in their order.
+
+    Attributes:
+        codes: one a metric: `q` for integers, `d` for floats, `-` for a list in `columns`.
+        cells: the numbers of all other columns, row after row, 8 bytes each, little-endian.
+    """
+
+    reader: Name
+    lane: Name
+    provenance: Name
+    metrics: msgspec.Raw
+    machine: list[Index]
+    view: list[IndexOrNone]
+    measured_at: list[Instant]
+    driver_session: list[Index]
+    absence: list[IndexOrNone]
+    columns: list[list[Cell]]
+    codes: Annotated[str, msgspec.Meta(max_length=1024, pattern="^[qd-]*$")]
+    cells: bytes
+
+
+_NO_LIST = msgspec.Raw(b"\x90")
+
+
+class PackedBatch(msgspec.Struct, array_like=True):
+    """A `WireBatch` as version 2 has it, its tables still bytes."""
+
+    version: int
+    catalogue: int
+    cluster: Name
+    sender: Name
+    epoch: Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
+    seq: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    sent_at: Instant
+    heartbeat: Heartbeat | None = None
+    machines: msgspec.Raw = _NO_LIST
+    views: msgspec.Raw = _NO_LIST
+    absences: list[list[WireAbsence]] = []
+    samples: list[PackedBlock] = []
+    dims: list[DimBlock] = []
+    parts: list[MachinePart] = []
+
+
+_SAMPLES = WireBatch.__struct_fields__.index("samples")
+_METRICS = SampleBlock.__struct_fields__.index("metrics")
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(PackedBatch)
+_NAMES_DECODER = msgspec.msgpack.Decoder(Annotated[list[Name], msgspec.Meta(max_length=1024)])
+_MACHINES = Tables("machines", Machine, check_machines, most_bytes=MACHINES_BYTES)
+_VIEWS = Tables("views", View, check_views, most_bytes=VIEWS_BYTES, made=ViewList)
+_layouts: dict[tuple[bytes, str], Layout] = {}
+
+
+def unpack(message: bytes, limits: Limits, *, as_matrix: bool) -> WireBatch:
+    """Turn a message of version 2 into columns, with everything about its structure checked.
+
+    Args:
+        message: that begins with a 2, and of which the lists are not too long.
+        limits: as in `decode`.
+        as_matrix: as in `decode`; numbers stay together where they are all of their metrics' types.
+
+    Raises:
+        msgspec.DecodeError, WireError: as `decode` finds them.
+    """
+    try:
+        found = _DECODER.decode(message)
+    except msgspec.ValidationError as error:
+        raise WireError(*name_place(error, PackedBatch)) from error
+    machines, views = _MACHINES.of(found.machines), _VIEWS.of(found.views)
+    wire = WireBatch(
+        found.version,
+        found.catalogue,
+        found.cluster,
+        found.sender,
+        found.epoch,
+        found.seq,
+        found.sent_at,
+        found.heartbeat,
+        machines if as_matrix else list(machines),
+        views if as_matrix else list(views),
+        found.absences,
+        [_block(index, block, as_matrix=as_matrix) for index, block in enumerate(found.samples)],
+        found.dims,
+        found.parts,
+    )
+    if sum(len(block.cells) for block in found.samples) > limits.items * CELL_BYTES:
+        raise WireLimitError("samples", f"more than {limits.items} items")
+    check(wire, limits, with_tables=False)
+    return wire
+
+
+def pack(wire: WireBatch) -> bytes:
+    """Return the message of columns that are well formed. Raises UnicodeEncodeError for a text that UTF-8 has not."""
+    elements = [getattr(wire, name) for name in WireBatch.__struct_fields__]
+    elements[_SAMPLES] = [pack_block(block) for block in wire.samples]
+    return _ENCODER.encode(elements)
+
+
+def _block(index: int, block: PackedBlock, *, as_matrix: bool) -> SampleBlock:
+    field = f"samples[{index}]"
+    layout = _layout(index, block)
+    rows = len(block.machine)
+    listed = len(layout.codes) - layout.width
+    if len(block.columns) != listed:
+        raise WireError(f"{field}.columns", f"{len(block.columns)} columns, and the codes say {listed}")
+    for at, column in enumerate(block.columns):
+        if len(column) != rows:
+            raise WireError(f"{field}.columns[{at}]", f"{len(column)} cells for {rows} rows")
+    if len(block.cells) != rows * layout.width * CELL_BYTES:
+        words = f"{len(block.cells)} bytes for {rows} rows of {layout.width} numbers"
+        raise WireError(f"{field}.cells", words)
+    matrix = Matrix(layout, rows, _in_order(block.cells), block.columns)
+    columns = matrix if as_matrix and layout.is_typed else [list(column) for column in matrix]
+    return SampleBlock(
+        block.reader,
+        block.lane,
+        block.provenance,
+        layout.names if as_matrix else list(layout.names),
+        block.machine,
+        block.view,
+        block.measured_at,
+        block.driver_session,
+        block.absence,
+        cast("list[list[Cell]]", columns),
+    )
+
+
+def _layout(index: int, block: PackedBlock) -> Layout:
+    key = bytes(block.metrics), block.codes
+    found = _layouts.get(key)
+    if found is not None:
+        return found
+    field = f"samples[{index}]"
+    try:
+        names = _NAMES_DECODER.decode(block.metrics)
+    except msgspec.ValidationError as error:
+        raise WireError(*name_place(error, within=f"[{_SAMPLES}][{index}][{_METRICS}]")) from error
+    check_metrics(field, names)
+    if len(names) != len(block.codes):
+        raise WireError(f"{field}.codes", f"{len(block.codes)} codes for {len(names)} metrics")
+    found = Layout(names, block.codes)
+    if len(_layouts) >= _MOST_LAYOUTS:
+        _layouts.clear()  # somebody makes up names; those that are in use come back
+    if len(key[0]) <= _LARGEST_LAYOUT:
+        _layouts[key] = found
+    return found
+
+
+def pack_block(block: SampleBlock) -> list[object]:
+    """Return the block with its numbers together: of each column that has nothing else, and loses nothing by it."""
+    numbers: list[array[int] | array[float]] = []
+    lists: list[list[Cell]] = []
+    codes: list[str] = []
+    for name, column in zip(block.metrics, block.columns, strict=True):
+        packed = _numbers(NUMBER_CODES.get(name), column)
+        if packed is None:
+            lists.append(list(column))
+        else:
+            numbers.append(packed)
+        codes.append(LISTED if packed is None else packed.typecode)
+    cells = array("q", bytes(CELL_BYTES * len(numbers) * len(block.machine)))
+    for at, column_of in enumerate(numbers):
+        cells[at :: len(numbers)] = array("q", column_of.tobytes())
+    rows = (block.machine, block.view, block.measured_at, block.driver_session, block.absence)
+    head = (block.reader, block.lane, block.provenance, block.metrics)
+    return [*head, *rows, lists, "".join(codes), _in_order(cells.tobytes())]
+
+
+def _numbers(code: str | None, column: list[Cell]) -> "array[int] | array[float] | None":
+    if code == "q" and set(map(type, column)) <= {int}:
+        try:
+            return array("q", cast("list[int]", column))
+        except OverflowError:
+            return None
+    if code == "d" and set(map(type, column)) <= {int, float}:
+        numbers = cast("list[float]", column)
+        return array("d", numbers) if all(type(one) is float or abs(one) <= _EXACT for one in numbers) else None
+    return None
+
+
+def _in_order(cells: bytes) -> bytes:
+    """Return numbers in this machine's order of bytes from those on the wire, or the other way round."""
+    if sys.byteorder == "little":
+        return cells
+    turned = array("q", cells)
+    turned.byteswap()
+    return turned.tobytes()

@@ -1,0 +1,198 @@
+"""Version 2: the numbers of a block in one binary."""
+
+import math
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpufleet.codecs.batch import Limits, decode, encode_wire, in_version, to_rows, version_of
+from gpufleet.codecs.batch.tables import Tables
+from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.matrix import Matrix
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire import Cell, WireBatch
+from tests.codecs.batch.batches import EXAMPLE, batches, in_bytes
+from tests.fakes.batches import body
+from tests.hub.test_normalise import NOW, batch_of
+
+BLOCK: dict[str, list[Cell]] = {
+    "gpu_power_watts": [1.5, 2],
+    "gpu_memory_used_bytes": [3, 2**63 - 1],
+    "gpu_energy_joules_total": [None, 1.0],
+    "gpu_state": ["ok", "lost"],
+    "made_up": [1, 2],
+}
+
+
+def newer(columns: dict[str, list[Cell]]) -> WireBatch:
+    return msgspec.structs.replace(batch_of(columns), version=2)
+
+
+def elements() -> list[Any]:
+    found: list[Any] = msgspec.msgpack.decode(encode_wire(newer(BLOCK), compress=False))
+    return found
+
+
+def test_the_bytes_are_as_documented() -> None:
+    *_, columns, codes, cells = elements()[11][0]
+    assert codes == "dq---"
+    assert columns == [[None, 1.0], ["ok", "lost"], [1, 2]]
+    assert cells == struct.pack("<dqdq", 1.5, 3, 2.0, 2**63 - 1)
+
+
+def test_numbers_stay_together_for_who_asks_for_that() -> None:
+    content = encode_wire(newer(BLOCK))
+    plain, together = decode(content), decode(content, as_matrix=True)
+    assert isinstance(together.samples[0].columns, Matrix)
+    assert plain == newer(BLOCK) == together
+    assert all(type(column) is list for column in plain.samples[0].columns)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [[2**63, 1], [math.inf, -0.0], [math.nan], [-(2**63), 0], [2**53 + 1, 0.5], [0.5, 1], [None, 1], ["x"], []],
+)
+@pytest.mark.parametrize("name", ["gpu_memory_used_bytes", "gpu_power_watts", "gpu_state", "made_up"])
+def test_a_cell_is_the_same_cell_in_either_version(name: str, column: list[Cell]) -> None:
+    """But that an integer which a float is too becomes one, for a metric that is a float."""
+    before = newer({name: column})
+    as_floats = [[float(cell) if type(cell) is int else cell for cell in column]]
+    for version in (1, 2):
+        found = decode(in_version(encode_wire(before), version)).samples[0].columns
+        assert repr(found) in (repr([column]), repr(as_floats) if name == "gpu_power_watts" else "")
+        assert 2**53 + 1 not in column or found == [column]
+
+
+@given(batches, st.booleans())
+def test_both_versions_mean_the_same(batch: Any, compress: bool) -> None:
+    older, later = (in_bytes(batch, version, compress=compress) for version in (1, 2))
+    assert (version_of(older), version_of(later)) == (1, 2)
+    assert to_rows(decode(older)) == to_rows(decode(later)) == to_rows(decode(later, as_matrix=True))
+    assert to_rows(decode(in_version(later, 1))) == to_rows(decode(in_version(older, 2)))
+
+
+def put(value: Any, *path: int | str) -> Callable[[list[Any]], None]:
+    def change(elements: Any) -> None:
+        for step in path[:-1]:
+            elements = elements[step]
+        elements[path[-1]] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (put("q" * 5, 11, 0, 10), "samples[0].columns: 3 columns, and the codes say 0"),
+        (put("dq--", 11, 0, 10), "samples[0].codes: 4 codes for 5 metrics"),
+        (put("dqx--", 11, 0, 10), "samples[0].codes: expected `str` matching regex"),
+        (put("-" * 1025, 11, 0, 10), "samples[0].codes: expected `str` of length <= 1024"),
+        (put(b"", 11, 0, 11), "samples[0].cells: 0 bytes for 2 rows of 2 numbers"),
+        (put(bytes(40), 11, 0, 11), "samples[0].cells: 40 bytes for 2 rows of 2 numbers"),
+        (put("x" * 32, 11, 0, 11), "samples[0].cells: "),
+        (put([[None]] * 3, 11, 0, 9), "samples[0].columns[0]: 1 cells for 2 rows"),
+        (put([True, 1], 11, 0, 9, 1), "samples[0].columns[1][0]: expected `int | float | str | null`, got `bool`"),
+        (put(["a"] * 5, 11, 0, 3), "samples[0].metrics: a metric is there twice"),
+        (put(["", "b", "c", "d", "e"], 11, 0, 3), "samples[0].metrics[0]: expected `str` of length >= 1"),
+        (put({"name": "x", "kind": "toaster"}, 8, 0), "machines[0].kind: invalid enum value 'toaster'"),
+        (put({"name": ""}, 8, 0), "machines[0].name: empty"),
+        (put({"kind": "gpu", "side": "host"}, 9, 1), "views[1]: has neither uuid nor pci_address nor instance"),
+        (put({"kind": "gpu", "side": "inside", "uuid": "x"}, 9, 1), "views[1].side: invalid enum value 'inside'"),
+        (put([0, 9], 11, 0, 4), "samples[0].machine[1]: 9 points past the 1 machines"),
+        (put([0], 11, 0, 5), "samples[0].view: 1 entries for 2 rows"),
+    ],
+)
+def test_the_field_is_named(change: Callable[[list[Any]], None], words: str) -> None:
+    changed = elements()
+    change(changed)
+    for as_matrix in (False, True):
+        with pytest.raises(WireError) as caught:
+            decode(msgspec.msgpack.encode(changed), as_matrix=as_matrix)
+        assert str(caught.value).startswith(words)
+
+
+@pytest.mark.parametrize("names", [["made_up", "gpu_memory_used_bytes"], ["gpu_power_watts", "gpu_state"]])
+def test_numbers_that_are_not_of_their_metric_s_type_are_told_one_by_one(names: list[str]) -> None:
+    """As of a newer catalogue, or of a sender that makes things up: the hub judges them as in version 1."""
+    changed = elements()
+    changed[11][0][3][:2] = names
+    del changed[11][0][3][3:], changed[11][0][9][1:]
+    changed[11][0][10] = "dq-"
+    wire = decode(msgspec.msgpack.encode(changed), as_matrix=True)
+    assert wire.samples[0].columns == [[1.5, 2.0], [3, 2**63 - 1], [None, 1.0]]
+    assert not isinstance(wire.samples[0].columns, Matrix)
+
+
+def test_what_a_newer_sender_adds_is_passed_over() -> None:
+    changed = elements()
+    changed[11][0].append(["new"])
+    changed.append(5)
+    changed[9][0]["new"] = 1
+    assert decode(msgspec.msgpack.encode(changed)) == newer(BLOCK)
+
+
+def test_numbers_count_as_items() -> None:
+    with pytest.raises(WireLimitError, match="more than 3 items"):
+        decode(encode_wire(newer(BLOCK)), limits=Limits(items=3))
+
+
+def test_lists_that_come_again_are_one_for_who_does_not_change_them() -> None:
+    first, second = (decode(body(seq, NOW), as_matrix=True) for seq in (1, 2))
+    assert first.views is second.views
+    assert first.machines is second.machines
+    plain, again = (decode(body(seq, NOW)) for seq in (1, 2))
+    plain.views.clear()
+    plain.machines.clear()
+    plain.samples[0].metrics.clear()
+    assert again == decode(body(2, NOW)) == decode(body(2, NOW), as_matrix=True)
+
+
+def test_of_lists_there_are_only_so_many_kept_those_that_are_in_use() -> None:
+    made = 0
+
+    def check(views: list[View]) -> None:
+        nonlocal made
+        made += 1
+
+    tables = Tables("views", View, check, most_bytes=64 << 10)
+    raws = [
+        msgspec.Raw(msgspec.msgpack.encode([View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{number}")]))
+        for number in range(1000)
+    ]
+    for raw in raws:
+        assert (tables.of(raw)[0].uuid or "").encode() in bytes(raw)
+        tables.of(raws[0])
+    assert made == 1000
+    for raw in raws[-10:]:
+        tables.of(raw)
+    assert made == 1000
+    tables.of(raws[1])
+    assert made == 1001
+
+
+def test_what_is_wrong_is_wrong_again() -> None:
+    changed = elements()
+    changed[9][0] = {"kind": "gpu", "side": "host"}
+    for _ in range(2):
+        with pytest.raises(WireError, match=r"views\[0\]"):
+            decode(msgspec.msgpack.encode(changed))
+
+
+def test_the_example_is_no_larger_packed() -> None:
+    """Numbers of eight bytes go well with zstd: see `docs/performance.md` for those of a fleet."""
+    chance = random.Random(1)
+    columns: dict[str, list[Cell]] = {
+        "gpu_power_watts": [chance.uniform(60, 700) for _ in range(8)],
+        "gpu_memory_used_bytes": [chance.randrange(80 << 30) for _ in range(8)],
+        "gpu_memory_total_bytes": [80 << 30] * 8,
+        "gpu_utilization_ratio": [chance.random() for _ in range(8)],
+    }
+    later = encode_wire(newer(columns))
+    assert len(later) <= 1.1 * len(in_version(later, 1))
+    assert to_rows(decode(in_bytes(EXAMPLE, 2))) == EXAMPLE
