@@ -1,18 +1,41 @@
 """What the doctor says of an engine, by what the engine does."""
 
 import asyncio
+import errno
+import os
+import socket
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from gpufleet.channels.stream.dialers import UnixDialer
+from gpufleet.channels.stream.dialers import UnixDialer, VsockDialer
 from gpufleet.codecs.dcgm_wire.commands import READ_ONLY
 from gpufleet.doctor.check import Check, Verdict
 from gpufleet.doctor.dcgm import examine_engine
+from gpufleet.ports import Stream
 from gpufleet.simulate.dcgm.engine import SimulatedEngine
 from gpufleet.simulate.dcgm.state import EngineState, Fault
 from gpufleet.simulate.dcgm.values import PROFILING
 from gpufleet.wiring.clock import SystemClock
+
+
+class Answers:
+    """A socket whose connection ends with an error of the kernel's."""
+
+    family = socket.AF_VSOCK
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def setblocking(self, _: bool) -> None:
+        pass
+
+    def connect_ex(self, _: object) -> int:
+        return self.code
+
+    def close(self) -> None:
+        pass
 
 
 async def examine(folder: Path, state: EngineState, address: str = "") -> tuple[dict[str, Check], list[int]]:
@@ -68,6 +91,35 @@ async def test_what_is_no_engine(fault: Fault, tmp_path: Path) -> None:
     state.faults.add(fault)
     checks, _ = await examine(tmp_path, state)
     assert checks["engine"].verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize(
+    ("code", "word"),
+    [
+        (errno.ENODEV, "is a virtual machine of this CID there"),
+        (errno.ETIMEDOUT, "boots"),
+        (errno.ECONNRESET, "drop-in"),
+        (errno.EACCES, "RestrictAddressFamilies"),
+    ],
+)
+async def test_how_far_one_came_to_a_guest_is_told(code: int, word: str) -> None:
+    """The kernel's words (no such device, connection timed out) name neither."""
+
+    class Refuses:
+        async def dial(self) -> Stream:
+            return await VsockDialer(42, 5555, make_socket=lambda: cast(socket.socket, Answers(code))).dial()
+
+    (check,) = await examine_engine("vsock://42:5555", Refuses(), SystemClock())
+    assert check.verdict is Verdict.FAILED
+    assert os.strerror(code) in check.found
+    assert word in check.mend
+
+
+async def test_who_answers_and_is_no_engine_is_told_so(tmp_path: Path) -> None:
+    state = EngineState.healthy(1)
+    state.faults.add(Fault.WRONG_MAGIC)
+    checks, _ = await examine(tmp_path, state)
+    assert "something else" in checks["engine"].mend
 
 
 async def test_a_lost_gpu_fails_nothing_and_is_counted(tmp_path: Path) -> None:

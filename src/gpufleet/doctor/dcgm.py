@@ -10,6 +10,7 @@ from gpufleet.doctor.check import Check, Verdict
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.events import DRIVER_EVENTS
+from gpufleet.model.channel import ChannelProblem
 from gpufleet.model.errors import ChannelError, GpufleetError, ReaderError, WireError
 from gpufleet.model.round import Round
 from gpufleet.model.text import clean
@@ -33,6 +34,18 @@ _PROFILING_MENDS = {
     "PROFILING_LIBRARY_ERROR": "another profiler (Nsight, CUPTI) may hold the counters: see the engine's own log",
 }
 """What can be done, by a word of the engine's refusal."""
+
+_MEND = "is nv-hostengine running, and does it listen at this address? One engine serves one transport only"
+_MENDS = {
+    ChannelProblem.NO_SUCH_VM: "is a virtual machine of this CID there, or does the socket have another path? "
+    "An engine on this machine is not running",
+    ChannelProblem.NOT_UP: "the machine boots, stands still, or has no vsock driver: look at its console",
+    ChannelProblem.NOBODY_LISTENS: "the machine answers and no engine does: is nv-hostengine running there, with the "
+    "drop-in that lets it listen at this port? One engine serves one transport only",
+    ChannelProblem.NOT_PERMITTED: "run as the agent's user; a socket's file needs its rights, and for vsock its unit "
+    "RestrictAddressFamilies=AF_VSOCK",
+}
+"""What can be done, by how far one came."""
 
 _REACH = "an engine answers at this address, and speaks the protocol"
 _VERSION = f"its structs are those of DCGM {SPOKEN_MAJOR}.x, which are known here"
@@ -169,7 +182,9 @@ def _parts(found: Round) -> tuple[Check, ...]:
 
 
 def _unreached(error: GpufleetError) -> Check:
-    mend = "is nv-hostengine running, and does it listen at this address? One engine serves one transport only"
+    mend = _MENDS.get(error.problem, _MEND) if isinstance(error, ChannelError) else _MEND
+    if isinstance(error, WireError):
+        mend = "something else listens there, or an engine of another protocol: which port is the engine's?"
     return _check("engine", Verdict.FAILED, _REACH, str(error), mend)
 
 
