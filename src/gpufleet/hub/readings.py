@@ -1,6 +1,6 @@
 """Stored samples as readings: one a metric, from the reader that comes first, stale ones absent. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -20,11 +20,12 @@ def merge(samples: Sequence[StoredSample], freshness: Freshness) -> dict[str, Re
     """Return one reading a metric, in the catalogue's order: the first reader's value, else the first one's absence."""
     merged: dict[str, Reading] = {}
     for stored in sorted(samples, key=lambda stored: precedence(stored.sample)):
+        reading_of = _readings(stored, freshness)
         for metric, value in stored.sample.values.items():
             before = merged.get(metric)
             if before is not None and before.absent is None:
                 continue
-            reading = _reading(stored, value, freshness)
+            reading = reading_of(value)
             if before is None or reading.absent is None:
                 merged[metric] = reading
     return {metric: merged[metric] for metric in CATALOGUE if metric in merged}
@@ -205,21 +206,28 @@ def _device(
     )
 
 
-def _reading(stored: StoredSample, given: Value | Absent, freshness: Freshness) -> Reading:
-    value, absent, detail = _split(given)
-    if not freshness.is_current(stored):
-        value, absent, detail = None, Reason.STALE, ""
+def _readings(stored: StoredSample, freshness: Freshness) -> Callable[[Value | Absent], Reading]:
+    """Return what makes a reading of each of a sample's values: what all of them share is worked out once."""
     sample = stored.sample
-    return Reading(
-        value=value,
-        absent=absent,
-        detail=detail,
-        reader=sample.reader,
-        side=sample.view.side if sample.view else "host",
-        measured_at=to_datetime(sample.measured_at),
-        received_at=to_datetime(stored.received_at),
-        age_seconds=freshness.age_seconds(stored.received_at),
-    )
+    is_current = freshness.is_current(stored)
+    side = sample.view.side if sample.view else "host"
+    measured_at, received_at = to_datetime(sample.measured_at), to_datetime(stored.received_at)
+    age = freshness.age_seconds(stored.received_at)
+
+    def reading(given: Value | Absent) -> Reading:
+        value, absent, detail = _split(given) if is_current else (None, Reason.STALE, "")
+        return Reading(
+            value=value,
+            absent=absent,
+            detail=detail,
+            reader=sample.reader,
+            side=side,
+            measured_at=measured_at,
+            received_at=received_at,
+            age_seconds=age,
+        )
+
+    return reading
 
 
 def _split(given: Value | Absent) -> tuple[Value | None, Reason | None, str]:

@@ -18,11 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import encode
+from gpufleet.model.answer import MachinePage, MachineRecord
 from gpufleet.model.event import Event
 from gpufleet.model.liveness import State
 from gpufleet.model.machine import Machine
+from gpufleet.model.sql import SqlAnswer
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.web.hub.columns import Column, answered_columns, columns_of
+from gpufleet.web.hub.formats import PIECE, encode_json
 from gpufleet.web.hub.tables import encode_arrow, encode_csv
 from tests.fakes.batches import body, gpu_view, make_batch
 from tests.web.hub.site import Site, now, running_site
@@ -47,6 +50,37 @@ class Reply(msgspec.Struct):
     @property
     def table(self) -> Any:
         return pa.ipc.open_stream(self.content).read_all()
+
+
+MACHINES = tuple(
+    MachineRecord(
+        id=f"m-{number}", cluster="local", machine=Machine(name=f"node-{number}"), sender="s",
+        first_seen=dt.datetime(2026, 1, 1, tzinfo=dt.UTC), last_seen=dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC),
+    )
+    for number in range(2 * PIECE + 1)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 2 * PIECE + 1])
+def test_a_list_in_pieces_is_the_same_json(count: int) -> None:
+    some = MACHINES[:count]
+    page = MachinePage(items=some, coverage=(), next="more")
+    rows = [(number, "text", None) for number in range(count)]
+    answer = SqlAnswer(columns=("a", "b", "c"), types=("UInt8", "String", "String"), rows=rows, seconds=0.5)
+    for content in (some, page, answer):
+        assert encode_json(content) == msgspec.json.encode(content)
+
+
+async def test_a_long_list_answered_as_json_has_all_of_it_and_a_version(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        nodes = (Machine(name=f"node-{number:03d}", machine_id=f"{number:032x}") for number in range(PIECE + 1))
+        await site.post(*(body(number, now(), machine=node) for number, node in enumerate(nodes, 1)))
+        reply = await get(site, "/v1/machines")
+        assert [one["machine"]["name"] for one in reply.document["items"]] == [
+            f"node-{number:03d}" for number in range(PIECE + 1)
+        ]
+        assert reply.headers["Content-Type"] == "application/json"
+        assert (await get(site, "/v1/machines", if_none_match="*")).status == 304
 
 
 async def get(site: Site, path: str, **headers: str) -> Reply:
