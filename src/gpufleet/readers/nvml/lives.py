@@ -44,7 +44,10 @@ class Lives:
         if kept is not None:
             return kept[1]
         # The descriptor first: if the process ends before it is read about, the next `begin` hears of that.
-        descriptor = self._open(pid) if len(self._kept) < MOST_KEPT else None
+        try:
+            descriptor = self._open(pid) if len(self._kept) < MOST_KEPT else None
+        except ProcessLookupError:
+            return None
         began = start_time(stat_of(self._root, pid))
         if descriptor is not None and began is None:
             os.close(descriptor)
@@ -60,12 +63,19 @@ class Lives:
             self._drop(pid)
 
     def _open(self, pid: int) -> int | None:
+        """Return a descriptor of a process, or None where there are none to be had.
+
+        Raises:
+            ProcessLookupError: if there is no such process.
+        """
         if self._can is None:
             self._can = self._living is not None and hasattr(os, "pidfd_open") and self._same_namespace()
         if not self._can:
             return None
         try:
             return os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise
         except (OSError, OverflowError):
             return None
 

@@ -1,11 +1,10 @@
 """The table of processes of a device: who holds it, how much memory, and what share of its time."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.process import Process
-from gpufleet.readers.nvml import protocol
 from gpufleet.readers.nvml.calls import CALLS, INSTANCE_CALLS, Call
 from gpufleet.readers.nvml.calls.processes import COMPUTE, GRAPHICS, MPS, UTILIZATION
 from gpufleet.readers.nvml.lives import Lives, start_time, stat_of
@@ -134,5 +133,8 @@ def _share(percent: int, call: str) -> float | Absent:
     return percent / 100 if 0 <= percent <= 100 else Absent(Reason.INVALID_VALUE, call)
 
 
-def _is_record(entry: protocol.Value, length: int) -> bool:
-    return isinstance(entry, list) and len(entry) == length and set(map(type, entry)) == {int}
+_INTEGERS = frozenset({int})
+
+
+def _is_record(entry: Any, length: int) -> bool:
+    return entry.__class__ is list and len(entry) == length and _INTEGERS.issuperset(map(type, entry))

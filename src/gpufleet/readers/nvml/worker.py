@@ -3,7 +3,8 @@
 import contextlib
 import ctypes
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from gpufleet.readers.nvml import calls
 from gpufleet.readers.nvml.calls import (
@@ -19,7 +20,6 @@ from gpufleet.readers.nvml.calls import (
 from gpufleet.readers.nvml.calls.call import MIG_PARENT, VGPU_GUEST, VGPU_HOST, Found
 from gpufleet.readers.nvml.context import (
     ENDS_DEVICE,
-    FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
     INVALID_ARGUMENT,
     LASTING,
@@ -38,6 +38,7 @@ from gpufleet.readers.nvml.protocol import (
     DeviceRecord,
     InstanceRecord,
     Request,
+    Value,
 )
 
 LIBRARY_NOT_FOUND = 12
@@ -49,6 +50,16 @@ _ODD = frozenset({INVALID_ARGUMENT, NOT_FOUND})
 """Codes of a call about an instance that may mean that the instance is no more."""
 
 _NOT_ASKED = Answer(NOT_ASKED)
+
+_Open = tuple[int, Call, int, Callable[[Context], Value]]
+"""A call that is made: the place of its answer, and number and way of asking its first function."""
+
+
+class _Plan(NamedTuple):
+    """What a pass over a lane asks, and its answers as far as they are known."""
+
+    known: list[Answer]
+    open: tuple[_Open, ...]
 
 
 def words_of(nvml: Any, code: int) -> str:
@@ -76,6 +87,7 @@ class Worker:
         self._virtualization = Answer(0)
         self._role: tuple[str, ...] = ()
         self._lasting: dict[tuple[str, str], Answer] = {}  # by name of the instance, empty for the GPU, and call
+        self._plans: dict[tuple[str, tuple[str, ...]], _Plan] = {}  # by lane and roles, of what does not last
         self.busy = False
 
     def ask(self, request: Request) -> None:
@@ -105,12 +117,39 @@ class Worker:
             self._mig = mig  # one that is not told now is taken for what it was: its devices are asked for themselves
         roles = self._roles(self._mig or mig)
         lane = request.lane
-        answers = tuple(
-            [self._ask(call, device) if not call.role or call.role in roles else _NOT_ASKED for call in CALLS[lane]]
-        )
+        answers = self._answers(lane, roles, device)
         found, instances = self._instances(device, lane, roles) if roles else ({}, ())
         now, modes = time.time_ns(), (mig, self._virtualization)
         return DeviceRecord(request.round, self._index, now, 0, "", 0, *modes, answers, found, instances, roles)
+
+    def _answers(self, lane: str, roles: tuple[str, ...], device: Context) -> tuple[Answer, ...]:
+        """Ask everything of a lane, but what is known to stay unanswered. A plan spares looking at each call anew."""
+        plan = self._plans.get((lane, roles))
+        if plan is None:
+            plan = self._plans[lane, roles] = self._plan(lane, roles)
+        answers = plan.known.copy()
+        crumbs, slot = self._crumbs, self._slot
+        for position, call, number, ask in plan.open:
+            crumbs[slot] = number
+            try:
+                answers[position] = Answer(0, ask(device), number)
+            except Exception as error:  # noqa: BLE001 - a defect in one call must not look like a hung driver
+                answers[position] = self._judge(error, call, device)
+        return tuple(answers)
+
+    def _plan(self, lane: str, roles: tuple[str, ...]) -> _Plan:
+        known: list[Answer] = []
+        left: list[_Open] = []
+        for position, call in enumerate(CALLS[lane]):
+            if call.role and call.role not in roles:
+                known.append(_NOT_ASKED)
+                continue
+            lasting = self._lasting.get(("", call.key))
+            known.append(lasting or _NOT_ASKED)
+            if lasting is None:
+                first = call.functions[0]
+                left.append((position, call, NUMBERS[first.label], first.ask))
+        return _Plan(known, tuple(left))
 
     def _attach(self) -> Context:
         """Take a fresh handle, and say which device stands behind the index."""
@@ -134,6 +173,7 @@ class Worker:
 
     def _forget(self) -> None:
         self._lasting.clear()
+        self._plans.clear()
         self._memory.forget()
 
     def _roles(self, mig: Answer) -> tuple[str, ...]:
@@ -191,20 +231,34 @@ class Worker:
         known = self._lasting.get((instance, call.key))
         if known is not None:
             return known
-        answer = Answer(FUNCTION_NOT_FOUND)
-        for function in call.functions:
+        number = NUMBERS[call.functions[0].label]
+        self._crumbs[self._slot] = number
+        try:
+            return Answer(0, call.functions[0].ask(context), number)
+        except Exception as error:  # noqa: BLE001 - a defect in one call must not look like a hung driver
+            return self._judge(error, call, context, instance)
+
+    def _judge(self, error: Exception, call: Call, context: Context, instance: str = "") -> Answer:
+        """Return what a call comes to whose first function failed: the others are asked while the driver has none."""
+        answer = self._answer_of(error, call, call.functions[0].label)
+        for function in call.functions[1:]:
+            if answer.code not in LASTING:
+                return answer
             number = NUMBERS[function.label]
             self._crumbs[self._slot] = number
             try:
                 return Answer(0, function.ask(context), number)
-            except self._nvml.NVMLError as error:
-                answer = self._failed(error.value) if call.inner else self._failed(error.value, number)
-            except Exception as error:  # noqa: BLE001 - a defect in one call must not look like a hung driver
-                return Answer(DEFECT, type(error).__name__, number)
-            if answer.code not in LASTING:
-                return answer
-        self._lasting[instance, call.key] = answer
+            except Exception as other:  # noqa: BLE001 - as above
+                answer = self._answer_of(other, call, function.label)
+        if answer.code in LASTING:
+            self._lasting[instance, call.key] = answer
+            self._plans.clear()
         return answer
+
+    def _answer_of(self, error: Exception, call: Call, label: str) -> Answer:
+        if not isinstance(error, self._nvml.NVMLError):
+            return Answer(DEFECT, type(error).__name__, NUMBERS[label])
+        return self._failed(error.value) if call.inner else self._failed(error.value, NUMBERS[label])
 
     def _failed(self, code: int, number: int | None = None) -> Answer:
         """Return the answer of a call that failed: the one that was entered last, unless told."""

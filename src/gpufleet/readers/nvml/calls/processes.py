@@ -2,6 +2,7 @@
 
 import ctypes
 import struct
+from typing import Any, NamedTuple
 
 from gpufleet.readers.nvml.calls import stamps
 from gpufleet.readers.nvml.calls.call import Call, Calls, custom
@@ -30,6 +31,20 @@ _RECORD, _LONG_RECORD = struct.Struct("<I4xQII"), struct.Struct("<I4xQII8x")
 
 _SAMPLE = struct.Struct("<I4xQ4I")
 """nvmlProcessUtilizationSample_t: pid, microseconds, percent of multiprocessors, memory, encoder, decoder."""
+
+
+class _Room(NamedTuple):
+    """Where the driver writes a list: kept from pass to pass, for as many records as there were at most."""
+
+    records: int
+    found: ctypes.c_uint
+    found_at: Any
+    buffer: Any
+
+
+def _room(record: struct.Struct, records: int) -> _Room:
+    count = ctypes.c_uint(records)
+    return _Room(records, count, ctypes.byref(count), ctypes.create_string_buffer(record.size * records))
 
 
 def record_of(context: Context) -> struct.Struct:
@@ -61,18 +76,20 @@ def _list(name: str) -> Call:
     def ask(context: Context) -> Value:
         function = raw_function(context, name)
         record: struct.Struct = context.memory.keep("process record", lambda: record_of(context))
-        rooms: dict[str, int] = context.memory.keep("process rooms", dict)
-        room, code = rooms.get(name, SPARE), INSUFFICIENT_SIZE
+        kept: dict[str, _Room] = context.memory.keep("process rooms", dict)
+        room, code = kept.get(name) or _room(record, SPARE), INSUFFICIENT_SIZE
         for _ in range(1 + RETRIES):
-            count, buffer = ctypes.c_uint(room), ctypes.create_string_buffer(record.size * room)
-            code = function(context.handle, ctypes.byref(count), buffer)
+            room.found.value = room.records
+            code = function(context.handle, room.found_at, room.buffer)
             if code != INSUFFICIENT_SIZE:
                 break
-            rooms[name] = room = min(count.value + SPARE, MOST)
+            room = _room(record, min(room.found.value + SPARE, MOST))
+        kept[name] = room
         check(context, code)
-        found = min(count.value, room)
-        rooms[name] = found + SPARE
-        return [list(one) for one in record.iter_unpack(buffer.raw[: record.size * found])] if found else []
+        found = min(room.found.value, room.records)
+        if not found:
+            return []
+        return [list(one) for one in record.iter_unpack(memoryview(room.buffer)[: record.size * found])]
 
     return custom(name, ask)
 
