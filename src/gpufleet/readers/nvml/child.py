@@ -78,9 +78,9 @@ class Session:
             if self._ending:
                 return None
             self._working = True
-        self._outlet.hold()
         record = self._round(request)
         self._mark(calls.NOTHING)
+        self._outlet.hold()  # only now: what the driver tells by itself must not wait for a call that hangs
         self._outlet.put(record)
         jobs = self._jobs(request, record.count) if record.code == 0 else []
         self._working = False
