@@ -24,7 +24,7 @@ RETRIES = 3
 """Between being told how many there are and asking for them, more can come."""
 
 SPARE = 8
-"""Records that there is room for beyond those of the pass before."""
+"""Records that there is room for beyond those that there were."""
 
 _RECORD, _LONG_RECORD = struct.Struct("<I4xQII"), struct.Struct("<I4xQII8x")
 """nvmlProcessInfo_t: pid, bytes, GPU instance, compute instance; the long one adds protected bytes."""
@@ -70,7 +70,7 @@ def _list(name: str) -> Call:
     """Return the call that lists the processes of one kind: [pid, bytes, GPU instance, compute instance] each.
 
     It asks the library itself: the binding guesses the layout of a record, and asks only once how many there are. The
-    first guess is that there are no more than in the pass before.
+    first guess is that there are no more than there were at most.
     """
 
     def ask(context: Context) -> Value:
