@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from gpufleet.model.absence import Absent
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, CORE_METRICS, Lane
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Sample, Value
@@ -18,14 +18,19 @@ from gpufleet.model.retention import Retention
 from gpufleet.model.stored import Accepted
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Handles, connector, parse_dsn
 from gpufleet.stores.clickhouse.migrate import migrate
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, every_table
-from gpufleet.stores.clickhouse.schema import MIGRATIONS, render_create, tables
+from gpufleet.stores.clickhouse.rows import build
+from gpufleet.stores.clickhouse.schema import LATEST, MIGRATIONS, render_create, tables
+from gpufleet.stores.clickhouse.sets import Known
+from gpufleet.stores.clickhouse.wide_latest import ASIDE, columns_of, render_fill, set_aside
 from tests.support.accepted import accept
 
 VERSION_1 = Path(__file__).parent / "golden" / "version1.sql"
 VERSION_2 = VERSION_1.with_name("version2.sql")
+VERSION_3 = VERSION_1.with_name("version3.sql")
 T0 = 1_700_000_000_000_000_000
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
 
@@ -92,8 +97,9 @@ def upgrade(folder: str) -> None:
         handles.writer.command(render_create(table))
     handles.writer.command("INSERT INTO schema_migrations VALUES (2, 5, now(), ['all of it'])")
     handles.writer.command(
-        "INSERT INTO latest (cluster, machine, reader, lane, provenance, measured_at, received_at, host_load_1m) "
-        "VALUES ('c', 'm', 'host', 'fast', 'host_local_probe', 1, 1, 0.5)"
+        "INSERT INTO latest (cluster, machine, reader, lane, provenance, measured_at, received_at, float_ids, "
+        "float_values) VALUES ('c', 'm', 'host', 'fast', 'host_local_probe', 1, 1, "
+        f"[{CATALOGUE['host_load_1m'].id}], [0.5])"
     )
     handles.close()
     store = opened(folder)
@@ -168,6 +174,86 @@ def upgrade_version_2(folder: str) -> None:
     store.close()
 
 
+def told_to_version_3(cluster: str) -> list[Accepted]:
+    """Three reports of two machines: a value of every kind, gaps, a GPU that tells nothing, one report late."""
+    whole: dict[str, Value | Absent] = {
+        "gpu_utilization_ratio": 0.0,
+        "gpu_ecc_corrected_errors_total": 2**63 + 5,
+        "gpu_state": "hung",
+        "gpu_bar1_used_bytes": 2**64 - 1,
+        "gpu_jpeg_utilization_ratio": 0.125,
+        "gpu_mig_mode": "enabled",
+        "gpu_name": "NVIDIA H200",
+        "gpu_power_watts": Absent(Reason.TIMEOUT, "nvmlDeviceGetPowerUsage"),
+    }
+    silent: dict[str, Value | Absent] = {"gpu_utilization_ratio": Absent(Reason.TIMEOUT), "gpu_state": "hung"}
+    load: dict[str, Value | Absent] = {"host_load_1m": 0.5}
+
+    def sample(view: View | None, number: int, values: dict[str, Value | Absent], lane: Lane = Lane.FAST) -> Sample:
+        return Sample(view=view, reader="nvml", lane=lane, measured_at=T0 + number, values=values)
+
+    other = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-2")
+    reports = (
+        [sample(GPU, 1, whole), sample(other, 1, silent), sample(None, 1, load)],
+        [sample(GPU, 3, {**whole, "gpu_utilization_ratio": 1.0}), sample(GPU, 3, load, Lane.SLOW)],
+        [sample(GPU, 2, {**whole, "gpu_utilization_ratio": 0.5})],  # backlog, and of another machine the only one
+    )
+    order = (T0 + 1000, T0 + 3000, T0 + 2000)
+    return [
+        accept(cluster, machine, samples, reported_at=at, seq=seq)
+        for seq, (samples, at) in enumerate(zip(reports, order, strict=True), 1)
+        for machine in (("m", "n") if seq == 3 else ("m",))
+    ]
+
+
+def upgrade_version_3(folder: str) -> None:
+    """A folder of schema version 3, whose `latest` had a column a metric."""
+    _upgrade_version_3(folder, killed=False)
+
+
+def upgrade_version_3_again(folder: str) -> None:
+    """The same, by a process that was killed once the new table was there and had something new in it."""
+    _upgrade_version_3(folder, killed=True)
+
+
+def _upgrade_version_3(folder: str, *, killed: bool) -> None:
+    dsn = parse_dsn(f"chdb://{folder}")
+    handles = Handles(dsn, connector(dsn))
+    for statement in VERSION_3.read_text().split(";\n"):
+        if statement.strip():
+            handles.writer.command(statement)
+    handles.writer.command(render_create(MIGRATIONS))
+    handles.writer.command("INSERT INTO schema_migrations VALUES (3, 6, now(), ['all of it'])")
+    known = Known()
+    for one in told_to_version_3("before"):
+        of_build = {table.name: table for table in tables()}
+        for name, columns in build([one], known).items():
+            if name != "latest":
+                handles.writer.insert_arrow(name, arrow_table(of_build[name], columns))
+        handles.writer.command(
+            f"INSERT INTO latest SELECT *, fromUnixTimestamp64Nano(toInt64({one.reported_at})) FROM samples "
+            f"WHERE seq = {one.batch.seq} AND machine = '{one.machine_ids[0]}'"
+        )
+    if killed:
+        set_aside(handles.writer)
+        handles.writer.command(render_create(LATEST))
+        handles.writer.command(render_fill(columns_of(handles.writer, [ASIDE])[ASIDE]))
+    handles.close()
+    store = opened(folder)
+    for number, one in enumerate(told_to_version_3("after")):
+        store.write([one], f"after {number}")
+    for machine in ("m", "n"):
+        before, after = store.latest("before", machine), store.latest("after", machine)
+        used = [stored.sample.values.get("gpu_utilization_ratio") for stored in before]
+        say([before == after, [value if isinstance(value, float) else None for value in used]])
+    told = [sorted(store.standings(cluster, ["m", "n"]).items()) for cluster in ("before", "after")]
+    say(told[0] == told[1])
+    say(store.tellers_of_text("before", "gpu_name", "NVIDIA H200"))
+    say(store.schema_version())
+    say([name for (name,) in store._handles.reader.query("SHOW TABLES LIKE 'latest%'").result_rows])
+    store.close()
+
+
 def fork(folder: str) -> None:
     store = opened(folder)
     warnings.simplefilter("ignore")  # that forking with threads is dangerous is what this shows
@@ -197,6 +283,8 @@ CHILDREN: dict[str, Callable[[str], None]] = {
         upgrade,
         upgrade_version_1,
         upgrade_version_2,
+        upgrade_version_3,
+        upgrade_version_3_again,
         fork,
         without_libraries,
     )

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
@@ -54,9 +56,9 @@ def test_an_older_folder_is_brought_forward_and_a_newer_one_refused(tmp_path: Pa
     latest, changed, history, refusal = run("upgrade", tmp_path / "db")
     assert latest == [{"host_load_1m": 0.5}, {"gpu_power_watts": 1.0, "gpu_name": "name 0"}]
     assert changed == []
-    # two tables gained a column, seven were made, five told how to merge, and people's views were made
-    assert history == [1, 2 + 7 + 5 + len(VIEWS)]
-    assert "schema version 1000, this build knows 3" in refusal
+    # one table gained a column, seven were made, five told how to merge, and people's views were made
+    assert history == [1, 1 + 7 + 5 + len(VIEWS)]
+    assert "schema version 1000, this build knows 4" in refusal
 
 
 def test_a_folder_of_version_1_is_brought_forward_with_what_is_in_it(tmp_path: Path) -> None:
@@ -64,16 +66,27 @@ def test_a_folder_of_version_1_is_brought_forward_with_what_is_in_it(tmp_path: P
     assert loads == [0.75, 0.5]
     assert told == ["dim_samples", "latest", "processes", "reader_status", "samples"]
     assert changed == []
-    assert version == 3
+    assert version == 4
 
 
 def test_a_folder_of_version_2_has_hours_made_of_what_is_in_it(tmp_path: Path) -> None:
     hours, found, version, kept, for_ever = run("upgrade_version_2", tmp_path / "db")
     assert hours == [0, 1]
     assert found == ["1h", 0.5, 2.5]
-    assert version == 3
+    assert version == 4
     assert kept == [[name, "toIntervalDay(36000)"] for name in ("dim_samples", "processes", "samples")]
     assert for_ever == []
+
+
+@pytest.mark.parametrize("child", ["upgrade_version_3", "upgrade_version_3_again"])
+def test_a_folder_of_version_3_keeps_its_newest_samples(tmp_path: Path, child: str) -> None:
+    of_m, of_n, same_standings, tellers, version, left = run(child, tmp_path / "db")
+    assert of_m == [True, [None, 1.0, None, None]]  # the machine, one GPU in two lanes, one that tells nothing
+    assert of_n == [True, [0.5]]
+    assert same_standings
+    assert tellers == ["m", "n"]
+    assert version == 4
+    assert left == ["latest"]
 
 
 def test_a_forked_child_is_refused_at_once(tmp_path: Path) -> None:

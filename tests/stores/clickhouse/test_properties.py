@@ -77,12 +77,18 @@ numbers = itertools.count(1)
         st.lists(SAMPLES, min_size=1, max_size=4),
         min_size=1,
         max_size=3,
-    ).filter(lambda writes: _unique([sample for write in writes for sample in write]))
+    ).filter(lambda writes: _unique([sample for write in writes for sample in write])),
+    st.data(),
 )
-def test_latest_is_the_newest_of_each_and_equal(store: ClickHouseStore, writes: list[list[Sample]]) -> None:
+def test_latest_is_the_newest_of_each_and_equal(
+    store: ClickHouseStore, writes: list[list[Sample]], data: st.DataObject
+) -> None:
+    """Reports come in any order, some of them twice, and each names some of the views only."""
     cluster = f"property-{next(numbers)}"
     expected: dict[tuple[str, str, str], Sample] = {}
-    for seq, samples in enumerate(writes, 1):
+    come = data.draw(st.permutations(range(len(writes))))
+    for time, number in enumerate([*come, data.draw(st.sampled_from(come))]):
+        samples, seq = writes[number], number + 1
         batch = Batch(
             cluster=cluster,
             sender="s",
@@ -93,7 +99,8 @@ def test_latest_is_the_newest_of_each_and_equal(store: ClickHouseStore, writes: 
         )
         wire = decode(encode(batch))
         accepted = Accepted(received_at=2**62, reported_at=T0 + seq * 1000, machine_ids=("m",), batch=wire)
-        store.write([accepted], f"{cluster}-{seq}")
+        store.write([accepted], f"{cluster}-{time}")
+    for samples in writes:
         for sample in sorted(samples, key=lambda sample: sample.measured_at):
             expected[key(sample)] = sample
     found = {key(stored.sample): stored.sample for stored in store.latest(cluster, "m")}

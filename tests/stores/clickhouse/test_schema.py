@@ -7,7 +7,7 @@ import pytest
 
 from gpufleet.model.catalogue import CATALOGUE, CORE_METRICS, Storage, ValueType
 from gpufleet.stores.clickhouse.rollup.tables import every_table
-from gpufleet.stores.clickhouse.schema import KNOWN_AT, Engine, Table, render_alters, render_create, tables
+from gpufleet.stores.clickhouse.schema import Engine, Table, render_alters, render_create, tables
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -19,10 +19,11 @@ def test_statements_are_as_reviewed(engine: Engine) -> None:
     assert rendered == (GOLDEN / f"{engine}.sql").read_text()
 
 
-def test_every_core_metric_has_a_column_in_samples_and_latest() -> None:
+def test_every_core_metric_has_a_column_in_samples_and_none_in_latest() -> None:
     samples, latest, *_ = tables()
-    assert {metric.name for metric in CORE_METRICS} <= {column.name for column in samples.columns}
-    assert (*samples.columns, KNOWN_AT) == latest.columns
+    names = {metric.name for metric in CORE_METRICS}
+    assert names <= {column.name for column in samples.columns}
+    assert not names & {column.name for column in latest.columns}
 
 
 def test_integers_of_tails_and_dimensions_are_never_negative() -> None:
@@ -44,13 +45,6 @@ def test_an_older_table_gains_columns_and_names_of_states() -> None:
     assert added == "ALTER TABLE samples ADD COLUMN IF NOT EXISTS `gpu_power_watts` Nullable(Float64)"
     names = "'ok' = 0, 'lost' = 1, 'reset_required' = 2, 'hung' = 3, 'unreadable' = 4"
     assert widened == f"ALTER TABLE samples MODIFY COLUMN `gpu_state` Nullable(Enum8({names}))"
-
-
-def test_what_the_server_computed_is_written_from_now_on() -> None:
-    latest = tables()[1]
-    assert render_alters(latest, _present(latest), {"known_at", "other"}) == [
-        "ALTER TABLE latest MODIFY COLUMN `known_at` REMOVE MATERIALIZED"
-    ]
 
 
 def test_a_newer_tables_columns_are_left_alone() -> None:

@@ -32,6 +32,12 @@ def test_every_view_has_the_columns_that_it_says(store: ClickHouseStore) -> None
         assert all(column.help for column in view.columns)
 
 
+def test_the_newest_samples_have_the_types_of_all_samples(store: ClickHouseStore) -> None:
+    latest, samples = (store.select(f"SELECT * FROM {view} LIMIT 1") for view in ("fleet_latest", "fleet_samples"))
+    assert latest.columns == samples.columns
+    assert latest.types == samples.types
+
+
 def test_values_states_absences_texts_and_events_as_they_were_told(store: ClickHouseStore, cluster: str) -> None:
     values: dict[str, Value | Absent] = {
         "gpu_power_watts": 312.5,

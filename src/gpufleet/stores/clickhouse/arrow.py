@@ -6,12 +6,13 @@ from itertools import accumulate
 from typing import Any
 
 from gpufleet.model.errors import UnstorableError
-from gpufleet.stores.clickhouse.columns import Cells, Coded, Columns, Numbers, Packed, Ragged
+from gpufleet.stores.clickhouse.columns import Arrays, Cells, Coded, Columns, Numbers, Packed, Ragged
 from gpufleet.stores.clickhouse.schema import Table
 
 _WRAPPED = re.compile(r"(?:Nullable|LowCardinality)\((.*)\)$")
 _ARRAY = re.compile(r"Array\((.*)\)$")
 _SIMPLE = {
+    "Bool": "bool",
     "String": "string",
     "Float64": "float64",
     "UInt16": "uint16",
@@ -54,8 +55,10 @@ def _array(type_: str, cells: Cells) -> Any:
 
     match cells:
         case Numbers():
-            stretches = [_stretch(_type(type_), one) for one in cells.stretches]
-            return stretches[0] if len(stretches) == 1 else pa.concat_arrays(stretches)
+            return _numbers(_type(type_), cells)
+        case Arrays():
+            offsets = pa.array(accumulate(cells.counts, initial=0), pa.int32())
+            return pa.ListArray.from_arrays(offsets, _numbers(_type(_element(type_)), cells.flat))
         case Coded():
             return pa.DictionaryArray.from_arrays(pa.array(cells.rows, pa.int32()), pa.array(list(cells.numbers)))
         case Ragged():
@@ -64,6 +67,13 @@ def _array(type_: str, cells: Cells) -> Any:
             return pa.ListArray.from_arrays(offsets, pa.array(cells.flat, element))
         case list():
             return _plain(_type(type_), cells)
+
+
+def _numbers(type_: Any, cells: Numbers) -> Any:
+    pa = _arrow()
+
+    stretches = [_stretch(type_, one) for one in cells.stretches]
+    return stretches[0] if len(stretches) == 1 else pa.concat_arrays(stretches or [pa.array([], type_)])
 
 
 def _stretch(type_: Any, cells: Packed | list[Any] | int) -> Any:

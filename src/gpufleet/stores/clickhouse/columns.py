@@ -70,11 +70,12 @@ class Numbers(msgspec.Struct):
         self.stretches.append(cells)
         self.count += len(cells)
 
-    def add_packed(self, arrays: "Sequence[array[Any]]") -> None:
-        """Add arrays of one type."""
-        rows = sum(map(len, arrays))
-        self.stretches.append(Packed(arrays[0].typecode, b"".join(arrays), rows))
-        self.count += rows
+    def add_packed(self, arrays: "Sequence[array[Any]]") -> Packed:
+        """Add arrays of one type; return what they became."""
+        packed = Packed(arrays[0].typecode, b"".join(arrays), sum(map(len, arrays)))
+        self.stretches.append(packed)
+        self.count += packed.count
+        return packed
 
 
 def as_arrays(columns: Sequence[Sequence[Any]]) -> "Sequence[array[Any]] | None":
@@ -90,7 +91,19 @@ def end_to_end(columns: Iterable[Sequence[Any]]) -> list[Any]:
     return list(chain.from_iterable(columns))
 
 
-Cells = list[Any] | Numbers | Coded | Ragged
+class Arrays(msgspec.Struct):
+    """A column of arrays of numbers.
+
+    Attributes:
+        counts: length of each row's array.
+        flat: the arrays' elements, one array after the other.
+    """
+
+    counts: list[int] = []
+    flat: Numbers = msgspec.field(default_factory=Numbers)
+
+
+Cells = list[Any] | Numbers | Coded | Ragged | Arrays
 """What a column can be."""
 
 Columns = dict[str, Cells]
@@ -122,7 +135,7 @@ def count(columns: Columns) -> int:
                 return cells.count
             case Coded():
                 return len(cells.rows)
-            case Ragged():
+            case Ragged() | Arrays():
                 return len(cells.counts)
             case list():
                 return len(cells)

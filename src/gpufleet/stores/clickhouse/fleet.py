@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpufleet.model.aggregate import AGGREGATED
-from gpufleet.model.catalogue import CATALOGUE, Lane, Storage, ValueType
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample
@@ -16,26 +15,12 @@ UNNAMED = View(kind=ViewKind.GPU, side=Side.HOST, instance="").key
 """How the key of a GPU begins that is known by its place in a list only."""
 
 
-def _tells() -> str:
-    """Return the expression that is true where a row has a number of a metric that totals are made of."""
-    metrics = [CATALOGUE[name] for name in AGGREGATED]
-    parts = [f"isNotNull(`{metric.name}`)" for metric in metrics if metric.storage is Storage.CORE]
-    tails = [metric for metric in metrics if metric.storage is Storage.TAIL]
-    for column, wanted in (
-        ("tail_float_ids", [metric.id for metric in tails if metric.type is ValueType.FLOAT]),
-        ("tail_int_ids", [metric.id for metric in tails if metric.type is not ValueType.FLOAT]),
-    ):
-        if wanted:
-            parts.append(f"hasAny({column}, {wanted})")
-    return " OR ".join(parts)
-
-
-_STANDINGS = f"""
+_STANDINGS = """
 SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
-    {_tells()}
-FROM latest FINAL WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}}
+    tells
+FROM latest FINAL WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
 ORDER BY machine, view, reader, lane
-"""  # noqa: S608 - the names are the catalogue's own; what is asked for is bound
+"""
 
 
 _REPORTING = f"""
@@ -44,10 +29,10 @@ SELECT cluster, sum(if(named > 0, named, unnamed)) FROM (
         uniqExactIf(view, startsWith(view, '{UNNAMED}')) AS unnamed
     FROM latest
     WHERE startsWith(view, '{ViewKind.GPU}/') AND received_at >= fromUnixTimestamp64Nano({{since:Int64}}, 'UTC')
-        AND ({_tells()})
+        AND tells
     GROUP BY cluster, machine)
 GROUP BY cluster
-"""  # noqa: S608 - as above
+"""  # noqa: S608 - the names are ours; what is asked for is bound
 
 
 TOLD_TOGETHER_SECONDS = 1200
@@ -111,6 +96,6 @@ def fetch_standings(handle: Handle, cluster: str, machines: Sequence[str]) -> di
             values={},
             provenance=Provenance(provenance),
         )
-        one = Standing(stored=StoredSample(sample=sample, received_at=received_at), tells=bool(tells))
+        one = Standing(stored=StoredSample(sample=sample, received_at=received_at), tells=tells)
         found.setdefault(machine, []).append(one)
     return {machine: tuple(standings) for machine, standings in found.items()}

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpufleet.model.absence import Absent
-from gpufleet.model.catalogue import BY_ID, CATALOGUE, CORE_METRICS, Lane, Metric, ValueType
+from gpufleet.model.catalogue import BY_ID, CATALOGUE, Lane, Metric, ValueType
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.stored import StoredSample
@@ -16,13 +16,11 @@ from gpufleet.stores.clickhouse.client import Handle
 Place = tuple[str, str, str, str, int]
 """(machine, view, reader, lane, measured_at): which sample."""
 
-_CORE = ", ".join(f"`{metric.name}`" for metric in CORE_METRICS)
-
-_LATEST = f"""
+_LATEST = """
 SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
-    driver_session, absence_set, info_set, tail_int_ids, tail_int_values, tail_float_ids, tail_float_values, {_CORE}
-FROM latest FINAL WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}}
-"""  # noqa: S608 - the names are the catalogue's own; what is asked for is bound
+    driver_session, absence_set, info_set, int_ids, int_values, float_ids, float_values
+FROM latest FINAL WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
+"""
 
 _VIEWS = """
 SELECT machine, view, reader, kind, side, uuid, pci_address, instance, parent, index
@@ -92,9 +90,6 @@ def fetch_latest(
 
 def _values(row: tuple[Any, ...]) -> Iterable[tuple[str, Value]]:
     int_ids, int_values, float_ids, float_values = row[10:14]
-    for metric, value in zip(CORE_METRICS, row[14:], strict=True):
-        if value is not None:
-            yield metric.name, value
     for ids, values in ((int_ids, int_values), (float_ids, float_values)):
         for number, value in zip(ids, values, strict=True):
             if number in BY_ID:  # a newer build may have written metrics that this one does not know

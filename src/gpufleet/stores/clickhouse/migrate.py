@@ -22,11 +22,7 @@ from gpufleet.stores.clickhouse.schema import (
     render_merging,
 )
 from gpufleet.stores.clickhouse.sql.views import VIEWS, mark, render_view
-
-_COLUMNS = """
-SELECT table, name, type, default_kind FROM system.columns
-WHERE database = currentDatabase() AND table IN {names:Array(String)}
-"""
+from gpufleet.stores.clickhouse.wide_latest import columns_of, fill, run, set_aside
 
 _COMMENTS = (
     "SELECT name, comment FROM system.tables WHERE database = currentDatabase() AND name IN {names:Array(String)}"
@@ -69,26 +65,20 @@ def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str
         raise StoreError(
             f"the store has schema version {newest}, this build knows {SCHEMA_VERSION}: run a newer gpufleet"
         )
-    present: dict[str, dict[str, str]] = {}
-    computed: dict[str, set[str]] = {}
     names = [table.name for table in tables]
-    for table_name, column, type_, kind in handle.query(_COLUMNS, parameters={"names": names}).result_rows:
-        present.setdefault(table_name, {})[column] = type_
-        if kind == "MATERIALIZED":
-            computed.setdefault(table_name, set()).add(column)
-    statements: list[str] = []
+    statements = set_aside(handle)
+    present = columns_of(handle, names)
     for table in tables:
         if table.name in present:
-            statements += render_alters(table, present[table.name], computed.get(table.name, ()))
+            statements += run(handle, render_alters(table, present[table.name]))
         else:
-            statements.append(render_create(table, engine))
-    for statement in statements:
-        handle.command(statement)
+            statements += run(handle, [render_create(table, engine)])
+    statements += fill(handle)
     statements += _set_merging(handle)
     statements += _set_views(handle)
     if newest < MARKS_SINCE and TOUCHED_HOURS.name in names:
         handle.command(_MARK_ALL)
-    if statements:
+    if statements or newest < SCHEMA_VERSION:
         row: Columns = {
             "version": [SCHEMA_VERSION],
             "catalogue": [CATALOGUE_VERSION],

@@ -8,7 +8,7 @@ from gpufleet.stores.clickhouse.dims import DimRows
 from gpufleet.stores.clickhouse.parts import PartRows
 from gpufleet.stores.clickhouse.processes import ProcessRows
 from gpufleet.stores.clickhouse.samples import SampleRows, info_rows
-from gpufleet.stores.clickhouse.schema import ABSENCE_SETS, INFO, KNOWN_AT
+from gpufleet.stores.clickhouse.schema import ABSENCE_SETS, INFO
 from gpufleet.stores.clickhouse.sets import Known, absence_set_id
 
 
@@ -45,7 +45,7 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
         dims.add(one, ids)
         parts.add(one)
         processes.add(one, ids)
-    sample_columns, known_at, texts = samples.gather()
+    sample_columns, newest, texts = samples.gather()
     info = Rows(column.name for column in INFO.columns)
     for row in info_rows(texts):
         info.add(*row)
@@ -56,6 +56,6 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
         "processes": processes.columns,
         "dim_samples": dims.columns,
         "samples": sample_columns,
-        "latest": {**sample_columns, KNOWN_AT.name: known_at},
+        "latest": newest,
     }
     return {name: columns for name, columns in tables.items() if count(columns)}

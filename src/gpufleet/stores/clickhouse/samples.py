@@ -12,7 +12,9 @@ from gpufleet.model.shapes import Shapes
 from gpufleet.model.stored import Accepted
 from gpufleet.model.view import keys_of
 from gpufleet.model.wire import Cell, SampleBlock, WireBatch
-from gpufleet.stores.clickhouse.columns import Coded, Columns, Numbers, Ragged, as_arrays, end_to_end
+from gpufleet.stores.clickhouse.columns import Coded, Columns, Numbers, Packed, Ragged, as_arrays, end_to_end
+from gpufleet.stores.clickhouse.newest import Told, ValueRows
+from gpufleet.stores.clickhouse.schema import KNOWN_AT
 from gpufleet.stores.clickhouse.sets import EMPTY, Known, Subject, info_set_id
 
 InfoRow = tuple[Subject, int, int, int, list[tuple[str, str]]]
@@ -129,6 +131,7 @@ class SampleRows:
             name: [] for name in ("measured_at", "received_at", "seq", "driver_session", "absence_set", "info_set")
         }
         self._known_at: list[int] = []
+        self._newest = ValueRows()
         self._core: dict[str, Numbers] = {}
         self._tails = {
             name: Ragged() for name in ("tail_int_ids", "tail_int_values", "tail_float_ids", "tail_float_values")
@@ -144,10 +147,10 @@ class SampleRows:
         for block in blocks:
             self._shapes.of(block).told.append(_Told(accepted, block, machines, views, absences, places))
 
-    def gather(self) -> tuple[Columns, list[int], list[InfoRow]]:
-        """Return everything as columns, what makes each row the newest, and what there is to be written of texts.
+    def gather(self) -> tuple[Columns, Columns, list[InfoRow]]:
+        """Return the columns of `samples`, those of `latest`, and what there is to be written of texts.
 
-        A core metric that came in no block has no column. What makes a row the newest is a column of `latest` alone.
+        A core metric that came in no block has no column.
 
         Raises:
             UnstorableError: if a state is not one of its metric's states.
@@ -159,7 +162,9 @@ class SampleRows:
                 self._add_values(shape.names, alike)
         for column in self._core.values():
             column.pad(self._rows)
-        return {**self._texts, **self._numbers, **self._core, **self._tails}, self._known_at, self._info
+        head: Columns = {**self._texts, **self._numbers}
+        newest: Columns = {**head, KNOWN_AT.name: self._known_at, **self._newest.columns}
+        return {**head, **self._core, **self._tails}, newest, self._info
 
     def _add_head(self, told: _Told) -> None:
         accepted, block, count = told.accepted, told.block, told.rows
@@ -184,11 +189,12 @@ class SampleRows:
         tail_floats: list[tuple[Metric, list[Cell]]] = []
         infos: list[tuple[str, list[Cell]]] = []
         every = _columns_of(told)
+        newest: list[Told] = []
         for position, name in enumerate(names):
             metric = CATALOGUE[name]
             columns = every(position)
             if metric.storage is Storage.CORE:
-                self._add_core(metric, columns)
+                newest.append((metric, self._add_core(metric, columns)))
             elif metric.storage is Storage.INFO:
                 infos.append((name, end_to_end(columns)))
             elif metric.type is ValueType.FLOAT:
@@ -198,16 +204,18 @@ class SampleRows:
         self._add_tail("tail_int", tail_ints, count)
         self._add_tail("tail_float", tail_floats, count)
         self._add_info(told, infos, count)
+        self._newest.add([*newest, *tail_ints, *tail_floats], count)
         self._rows += count
 
-    def _add_core(self, metric: Metric, columns: Sequence[Sequence[Cell]]) -> None:
+    def _add_core(self, metric: Metric, columns: Sequence[Sequence[Cell]]) -> Packed | list[Cell]:
         column = self._core.setdefault(metric.name, Numbers())
         column.pad(self._rows)
         arrays = as_arrays(columns)
         if arrays is not None:
-            column.add_packed(arrays)
-        else:
-            column.add(stored_numbers(metric, end_to_end(columns)))
+            return column.add_packed(arrays)
+        cells = stored_numbers(metric, end_to_end(columns))
+        column.add(cells)
+        return cells
 
     def _add_tail(self, name: str, metrics: list[tuple[Metric, list[Cell]]], count: int) -> None:
         ids, values = self._tails[f"{name}_ids"], self._tails[f"{name}_values"]

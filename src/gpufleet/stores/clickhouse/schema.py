@@ -5,14 +5,14 @@ collapses. Only the engine clause differs between an embedded file, a server and
 """
 
 import enum
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from gpufleet.model.catalogue import CORE_METRICS, Metric, ValueType
 from gpufleet.model.process import PROCESS_READINGS
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised when tables change in a way that the catalogue does not cause; a store of a newer one is refused."""
 
 DEDUPLICATION_WINDOW = 10_000
@@ -90,7 +90,7 @@ _RECEIVED = Column("received_at", INSTANT, "Delta, ZSTD(1)")
 _REPORTED = Column("reported_at", INSTANT)
 _SAMPLE_KEY = ("cluster", "machine", "view", "reader", "lane", "measured_at")
 
-_SAMPLE_HEAD = (
+SAMPLE_HEAD = (
     *SUBJECT,
     *_LANE,
     Column("provenance", TEXT),
@@ -111,11 +111,23 @@ _SAMPLE_TAIL = (
 )
 
 
+_VALUES = (
+    Column("int_ids", "Array(UInt16)"),
+    Column("int_values", "Array(UInt64)"),
+    Column("float_ids", "Array(UInt16)"),
+    Column("float_values", "Array(Float64)"),
+)
+"""Values of whatever metric, by catalogue number: what is written over and over should have few columns."""
+
 KNOWN_AT = Column("known_at", INSTANT, "ZSTD(1)")
 """What makes a sample the newest: its report's place in the hub's order, which no sender's clock can change.
 
 Until version 2 the server computed it, as the earlier of `measured_at` and `received_at`.
 """
+
+
+TELLS = Column("tells", "Bool")
+"""Whether a row of `latest` has a number of a metric that totals are made of."""
 
 
 def metric_type(metric: Metric) -> str:
@@ -141,15 +153,14 @@ def _metric_column(metric: Metric) -> Column:
 
 
 def _sample_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
-    return (*_SAMPLE_HEAD, *map(_metric_column, metrics), *_SAMPLE_TAIL)
+    return (*SAMPLE_HEAD, *map(_metric_column, metrics), *_SAMPLE_TAIL)
 
 
 def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[Table, ...]:
-    """Return every table, with a column in `samples` and `latest` for each of the core metrics."""
-    samples = _sample_columns(core)
+    """Return every table, with a column in `samples` for each of the core metrics."""
     return (
-        Table(name="samples", columns=samples, key=_SAMPLE_KEY, partition="toDate(measured_at)"),
-        Table(name="latest", columns=(*samples, KNOWN_AT), key=_SAMPLE_KEY[:-1], version="known_at", lookup=True),
+        Table(name="samples", columns=_sample_columns(core), key=_SAMPLE_KEY, partition="toDate(measured_at)"),
+        LATEST,
         DIM_SAMPLES,
         ABSENCE_SETS,
         INFO,
@@ -161,6 +172,14 @@ def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[Table, ...]:
         PROCESSES,
     )
 
+
+LATEST = Table(
+    name="latest",
+    columns=(*SAMPLE_HEAD, KNOWN_AT, TELLS, *_VALUES),
+    key=_SAMPLE_KEY[:-1],
+    version="known_at",
+    lookup=True,
+)
 
 DIM_SAMPLES = Table(
     name="dim_samples",
@@ -368,15 +387,12 @@ def render_merging(table: str) -> str:
     return f"ALTER TABLE {table} MODIFY SETTING {MERGE_SETTING} = {PARTS_A_MERGE}"
 
 
-def render_alters(table: Table, present: dict[str, str], computed: Container[str] = ()) -> list[str]:
-    """Return what brings an older table to this build.
-
-    Columns are added, enumerations that gained names widened, and what the server computed is written from now on.
+def render_alters(table: Table, present: dict[str, str]) -> list[str]:
+    """Return what brings an older table to this build: columns are added, enumerations that gained names widened.
 
     Args:
         table: as this build wants it.
         present: name to type of the columns that are there. What the table does not name is left alone.
-        computed: names of those that the server computes.
     """
     statements = []
     before = ""
@@ -386,7 +402,5 @@ def render_alters(table: Table, present: dict[str, str], computed: Container[str
             statements.append(f"ALTER TABLE {table.name} ADD COLUMN IF NOT EXISTS {render_column(column)}{where}")
         elif "Enum8(" in column.type and present[column.name] != column.type:
             statements.append(f"ALTER TABLE {table.name} MODIFY COLUMN {render_column(column)}")
-        elif column.name in computed:
-            statements.append(f"ALTER TABLE {table.name} MODIFY COLUMN `{column.name}` REMOVE MATERIALIZED")
         before = column.name
     return statements

@@ -149,7 +149,7 @@ class ClickHouseStore:
     def _arrow_tables(self, accepted: Sequence[Accepted], known: Known) -> list[tuple[str, Any]]:
         made: dict[str, Any] = {}
         for name, columns in build(accepted, known).items():
-            # `latest` has the rows of `samples`, and a column more
+            # `latest` has the rows of `samples`, and of their columns those that say what a row is about
             begun = made["samples"] if name == "latest" else None
             made[name] = arrow_table(self._tables[name], columns, begun=begun)
         return list(made.items())

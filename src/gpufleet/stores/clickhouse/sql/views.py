@@ -4,12 +4,14 @@ A table's layout may change with the schema's version; a view's columns are only
 once, as the tables do once they are merged.
 """
 
+from collections.abc import Callable
 from hashlib import blake2b
 
 import msgspec
 
 from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
 from gpufleet.model.process import PROCESS_READINGS
+from gpufleet.stores.clickhouse.schema import metric_type
 
 LATEST, SAMPLES = "latest", "samples"
 
@@ -81,23 +83,36 @@ _SUBJECT = "cluster machine view"
 _SAMPLE = f"{_SUBJECT} reader lane provenance measured_at received_at epoch seq driver_session"
 
 
-def _of_tail(metric: Metric) -> str:
+def _of_arrays(metric: Metric, prefix: str = "") -> str:
+    """Return what a row has of a metric in arrays of that prefix; a state by its name."""
     kind = "float" if metric.type is ValueType.FLOAT else "int"
-    value = f"tail_{kind}_values[indexOf(tail_{kind}_ids, {metric.id})]"
+    ids = f"{prefix}{kind}_ids"
+    value = f"{prefix}{kind}_values[indexOf({ids}, {metric.id})]"
     if metric.type is ValueType.ENUM:
         names = ", ".join(f"'{name}'" for name in metric.states)
         value = f"[{names}][{value} + 1]"
-    return f"if(has(tail_{kind}_ids, {metric.id}), {value}, NULL)"
+    return f"if(has({ids}, {metric.id}), {value}, NULL)"
 
 
-def _metrics() -> tuple[Shown, ...]:
+def _of_samples(metric: Metric) -> str:
+    return f"`{metric.name}`" if metric.storage is Storage.CORE else _of_arrays(metric, "tail_")
+
+
+def _of_latest(metric: Metric) -> str:
+    value = _of_arrays(metric)
+    is_column = metric.storage is Storage.CORE and metric.type is ValueType.ENUM
+    return f"CAST({value}, '{escaped(metric_type(metric))}')" if is_column else value
+
+
+def escaped(text: str) -> str:
+    """Return a text as it stands in a literal."""
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _metrics(of: Callable[[Metric], str]) -> tuple[Shown, ...]:
     """Return a column for each metric that has one value a sample; where it is NULL, `fleet_absences` says why."""
     return tuple(
-        Shown(
-            metric.name,
-            f"`{metric.name}`" if metric.storage is Storage.CORE else _of_tail(metric),
-            f"{metric.help}{f'; {metric.unit}' if metric.unit else ''}",
-        )
+        Shown(metric.name, of(metric), f"{metric.help}{f'; {metric.unit}' if metric.unit else ''}")
         for metric in CATALOGUE.values()
         if metric.storage in (Storage.CORE, Storage.TAIL)
     )
@@ -116,13 +131,13 @@ VIEWS = (
         name="fleet_latest",
         help="The newest sample of each device (and of each machine, with an empty `view`), reader and lane. How old "
         "it is says `received_at`: nothing is left out for its age.",
-        columns=(*_same(_SAMPLE, _WORDS), *_metrics()),
+        columns=(*_same(_SAMPLE, _WORDS), *_metrics(_of_latest)),
         source=f"{LATEST} FINAL",
     ),
     SqlView(
         name="fleet_samples",
         help="Every sample over time; ask with bounds on `measured_at`, `cluster` and `machine`.",
-        columns=(*_same(_SAMPLE, _WORDS), *_metrics()),
+        columns=(*_same(_SAMPLE, _WORDS), *_metrics(_of_samples)),
         source=f"{SAMPLES} FINAL",
     ),
     SqlView(

@@ -1,0 +1,87 @@
+"""Values of samples to the columns that `latest` has beside those of `samples`. Pure, and a shape at a time."""
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain, compress
+from typing import Any
+
+from gpufleet.model.aggregate import AGGREGATED
+from gpufleet.model.catalogue import Metric, ValueType
+from gpufleet.stores.clickhouse.columns import Arrays, Columns, Packed
+
+Told = tuple[Metric, Packed | list[Any]]
+"""A metric, and what each row has of it, as it is stored."""
+
+
+class ValueRows:
+    """Gathers each row's numbers, whatever metric they are of, with the metrics' catalogue numbers."""
+
+    def __init__(self) -> None:
+        self._arrays = {name: Arrays() for name in ("int_ids", "int_values", "float_ids", "float_values")}
+        self._tells: list[bool] = []
+
+    def add(self, told: Sequence[Told], rows: int) -> None:
+        """Add so many rows that were told of the same metrics."""
+        self._add("int", "q", [one for one in told if one[0].type is not ValueType.FLOAT], rows)
+        self._add("float", "d", [one for one in told if one[0].type is ValueType.FLOAT], rows)
+        self._tells.extend(_tells([cells for metric, cells in told if metric.name in AGGREGATED], rows))
+
+    @property
+    def columns(self) -> Columns:
+        """Everything gathered, as columns."""
+        return {"tells": list(self._tells), **self._arrays}
+
+    def _add(self, kind: str, code: str, told: Sequence[Told], rows: int) -> None:
+        ids, values = self._arrays[f"{kind}_ids"], self._arrays[f"{kind}_values"]
+        numbers = [metric.id for metric, _ in told]
+        whole = [_whole(code, cells) for _, cells in told]
+        packed = [one for one in whole if one is not None]
+        if len(packed) == len(told):
+            counts = [len(told)] * rows
+            ids.flat.add_packed([array("q", numbers) * rows])
+            values.flat.add_packed([_by_rows(code, packed, rows)])
+        else:
+            cells = [_cells(one) for _, one in told]
+            flat = list(chain.from_iterable(zip(*cells, strict=True)))
+            present = [cell is not None for cell in flat]
+            counts = list(map(sum, zip(*[iter(present)] * len(told), strict=True)))
+            ids.flat.add(list(compress(numbers * rows, present)))
+            values.flat.add(list(compress(flat, present)))
+        ids.counts.extend(counts)
+        values.counts.extend(counts)
+
+
+def _whole(code: str, cells: Packed | list[Any]) -> "array[Any] | None":
+    """Return a column as an array, or None if it has gaps or numbers that do not fit one."""
+    try:
+        if isinstance(cells, list):
+            return array(code, cells)
+        stored = array(cells.code)
+        stored.frombytes(cells.data)
+        return stored if cells.code == code else array(code, stored)
+    except (TypeError, OverflowError):
+        return None
+
+
+def _cells(cells: Packed | list[Any]) -> list[Any]:
+    if isinstance(cells, list):
+        return cells
+    stored: array[Any] = array(cells.code)
+    stored.frombytes(cells.data)
+    return stored.tolist()
+
+
+def _by_rows(code: str, columns: "Sequence[array[Any]]", rows: int) -> "array[Any]":
+    """Return columns of equal length laid out row by row."""
+    flat: array[Any] = array(code, bytes(8 * rows * len(columns)))
+    for position, column in enumerate(columns):
+        flat[position :: len(columns)] = column
+    return flat
+
+
+def _tells(columns: Sequence[Packed | list[Any]], rows: int) -> list[bool]:
+    """Return whether each row has a number in one of the columns."""
+    lists = [cells for cells in columns if isinstance(cells, list)]
+    if len(lists) < len(columns):
+        return [True] * rows
+    return [any(cell is not None for cell in row) for row in zip(*lists, strict=True)] or [False] * rows

@@ -1,0 +1,405 @@
+CREATE TABLE IF NOT EXISTS samples (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `measured_at` DateTime64(9, 'UTC') CODEC(DoubleDelta, ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `epoch` LowCardinality(String) CODEC(ZSTD(1)),
+    `seq` UInt64 CODEC(Delta, ZSTD(1)),
+    `driver_session` UInt64 CODEC(ZSTD(1)),
+    `absence_set` UInt64 CODEC(ZSTD(1)),
+    `info_set` UInt64 CODEC(ZSTD(1)),
+    `gpu_utilization_ratio` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_memory_activity_ratio` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_encoder_utilization_ratio` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_decoder_utilization_ratio` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_memory_total_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_memory_used_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_memory_free_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_memory_reserved_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_temperature_celsius` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_memory_temperature_celsius` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_power_watts` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_power_limit_watts` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_energy_joules_total` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_graphics_clock_hertz` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_sm_clock_hertz` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_memory_clock_hertz` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_clock_event_reasons_mask` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_performance_state` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_ecc_corrected_errors_total` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_ecc_uncorrected_errors_total` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_ecc_corrected_lifetime_errors_total` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_ecc_uncorrected_lifetime_errors_total` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_remapped_rows_correctable` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_remapped_rows_uncorrectable` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_row_remap_pending` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_row_remap_failed` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_recovery_action` Nullable(Enum8('none' = 0, 'gpu_reset' = 1, 'node_reboot' = 2, 'drain_p2p' = 3, 'drain_and_reset' = 4, 'recover_imex' = 5)) CODEC(ZSTD(1)),
+    `gpu_pcie_link_generation` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_pcie_link_width` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_pcie_replays_total` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_compute_processes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_state` Nullable(Enum8('ok' = 0, 'lost' = 1, 'reset_required' = 2, 'hung' = 3, 'unreadable' = 4)) CODEC(ZSTD(1)),
+    `host_cpu_utilization_ratio` Nullable(Float64) CODEC(ZSTD(1)),
+    `host_load_1m` Nullable(Float64) CODEC(ZSTD(1)),
+    `host_memory_total_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `host_memory_available_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `tail_int_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `tail_int_values` Array(UInt64) CODEC(ZSTD(1)),
+    `tail_float_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `tail_float_values` Array(Float64) CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree()
+PARTITION BY toDate(measured_at)
+ORDER BY (cluster, machine, view, reader, lane, measured_at)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS latest (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `measured_at` DateTime64(9, 'UTC') CODEC(DoubleDelta, ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `epoch` LowCardinality(String) CODEC(ZSTD(1)),
+    `seq` UInt64 CODEC(Delta, ZSTD(1)),
+    `driver_session` UInt64 CODEC(ZSTD(1)),
+    `absence_set` UInt64 CODEC(ZSTD(1)),
+    `info_set` UInt64 CODEC(ZSTD(1)),
+    `gpu_utilization_ratio` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_memory_activity_ratio` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_encoder_utilization_ratio` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_decoder_utilization_ratio` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_memory_total_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_memory_used_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_memory_free_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_memory_reserved_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_temperature_celsius` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_memory_temperature_celsius` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_power_watts` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_power_limit_watts` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_energy_joules_total` Nullable(Float64) CODEC(ZSTD(1)),
+    `gpu_graphics_clock_hertz` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_sm_clock_hertz` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_memory_clock_hertz` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_clock_event_reasons_mask` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_performance_state` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_ecc_corrected_errors_total` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_ecc_uncorrected_errors_total` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_ecc_corrected_lifetime_errors_total` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_ecc_uncorrected_lifetime_errors_total` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_remapped_rows_correctable` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_remapped_rows_uncorrectable` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_row_remap_pending` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_row_remap_failed` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_recovery_action` Nullable(Enum8('none' = 0, 'gpu_reset' = 1, 'node_reboot' = 2, 'drain_p2p' = 3, 'drain_and_reset' = 4, 'recover_imex' = 5)) CODEC(ZSTD(1)),
+    `gpu_pcie_link_generation` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_pcie_link_width` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_pcie_replays_total` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_compute_processes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `gpu_state` Nullable(Enum8('ok' = 0, 'lost' = 1, 'reset_required' = 2, 'hung' = 3, 'unreadable' = 4)) CODEC(ZSTD(1)),
+    `host_cpu_utilization_ratio` Nullable(Float64) CODEC(ZSTD(1)),
+    `host_load_1m` Nullable(Float64) CODEC(ZSTD(1)),
+    `host_memory_total_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `host_memory_available_bytes` Nullable(UInt64) CODEC(ZSTD(1)),
+    `tail_int_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `tail_int_values` Array(UInt64) CODEC(ZSTD(1)),
+    `tail_float_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `tail_float_values` Array(Float64) CODEC(ZSTD(1)),
+    `known_at` DateTime64(9, 'UTC') CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(known_at)
+ORDER BY (cluster, machine, view, reader, lane)
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS dim_samples (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `measured_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `driver_session` UInt64 CODEC(ZSTD(1)),
+    `metric` LowCardinality(String) CODEC(ZSTD(1)),
+    `labels` Array(String) CODEC(ZSTD(1)),
+    `int_value` Nullable(UInt64) CODEC(ZSTD(1)),
+    `float_value` Nullable(Float64) CODEC(ZSTD(1)),
+    `absence_set` UInt64 CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree()
+PARTITION BY toDate(measured_at)
+ORDER BY (cluster, machine, view, reader, lane, measured_at, metric, labels)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS absence_sets (
+    `id` UInt64 CODEC(ZSTD(1)),
+    `metrics` Array(String) CODEC(ZSTD(1)),
+    `reasons` Array(String) CODEC(ZSTD(1)),
+    `details` Array(String) CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree()
+ORDER BY (id)
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS info (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `info_set` UInt64 CODEC(ZSTD(1)),
+    `since` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `metric` LowCardinality(String) CODEC(ZSTD(1)),
+    `text` String CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree()
+ORDER BY (cluster, machine, view, reader, lane, info_set, since, metric)
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS views (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `kind` LowCardinality(String) CODEC(ZSTD(1)),
+    `side` LowCardinality(String) CODEC(ZSTD(1)),
+    `uuid` Nullable(String) CODEC(ZSTD(1)),
+    `pci_address` Nullable(String) CODEC(ZSTD(1)),
+    `instance` Nullable(String) CODEC(ZSTD(1)),
+    `parent` Nullable(String) CODEC(ZSTD(1)),
+    `index` Nullable(Int64) CODEC(ZSTD(1)),
+    `reported_at` DateTime64(9, 'UTC') CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(reported_at)
+ORDER BY (cluster, machine, view, reader)
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS reader_status (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `state` LowCardinality(String) CODEC(ZSTD(1)),
+    `interval_seconds` Float64 CODEC(ZSTD(1)),
+    `last_attempt` Nullable(DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
+    `last_success` Nullable(DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
+    `duration_seconds` Float64 CODEC(ZSTD(1)),
+    `failures` UInt64 CODEC(ZSTD(1)),
+    `error_class` String CODEC(ZSTD(1)),
+    `last_error` String CODEC(ZSTD(1)),
+    `reported_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))
+) ENGINE = ReplacingMergeTree(reported_at)
+ORDER BY (cluster, machine, reader, lane)
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS events (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `kind` LowCardinality(String) CODEC(ZSTD(1)),
+    `code` Int64 CODEC(ZSTD(1)),
+    `attribute_names` Array(String) CODEC(ZSTD(1)),
+    `attribute_values` Array(String) CODEC(ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))
+) ENGINE = ReplacingMergeTree()
+PARTITION BY toYYYYMM(at)
+ORDER BY (cluster, machine, at, view, kind, code, attribute_names, attribute_values)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS holdings (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `holder_kind` String CODEC(ZSTD(1)),
+    `holder_id` String CODEC(ZSTD(1)),
+    `holder_name` String CODEC(ZSTD(1)),
+    `holder_namespace` String CODEC(ZSTD(1)),
+    `parent_kind` String CODEC(ZSTD(1)),
+    `parent_id` String CODEC(ZSTD(1)),
+    `parent_name` String CODEC(ZSTD(1)),
+    `parent_namespace` String CODEC(ZSTD(1)),
+    `share` LowCardinality(String) CODEC(ZSTD(1)),
+    `since` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `until` Nullable(DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
+    `methods` Array(String) CODEC(ZSTD(1)),
+    `verdict` LowCardinality(String) CODEC(ZSTD(1)),
+    `reported_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))
+) ENGINE = ReplacingMergeTree(reported_at)
+ORDER BY (cluster, machine, view, holder_kind, holder_id, since)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS inventory (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `reported_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `inventory_set` UInt64 CODEC(ZSTD(1)),
+    `addresses` Array(String) CODEC(ZSTD(1)),
+    `vendors` Array(UInt32) CODEC(ZSTD(1)),
+    `devices` Array(UInt32) CODEC(ZSTD(1)),
+    `class_codes` Array(UInt32) CODEC(ZSTD(1)),
+    `drivers` Array(Nullable(String)) CODEC(ZSTD(1)),
+    `numa_nodes` Array(Nullable(Int64)) CODEC(ZSTD(1)),
+    `physical_functions` Array(Nullable(String)) CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree()
+ORDER BY (cluster, machine, reported_at)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS processes (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `measured_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `total` UInt64 CODEC(ZSTD(1)),
+    `pids` Array(UInt32) CODEC(ZSTD(1)),
+    `start_times` Array(Nullable(UInt64)) CODEC(ZSTD(1)),
+    `kinds` Array(String) CODEC(ZSTD(1)),
+    `names` Array(String) CODEC(ZSTD(1)),
+    `memory_bytes` Array(Nullable(UInt64)) CODEC(ZSTD(1)),
+    `sm_utilization_ratio` Array(Nullable(Float64)) CODEC(ZSTD(1)),
+    `memory_activity_ratio` Array(Nullable(Float64)) CODEC(ZSTD(1)),
+    `encoder_utilization_ratio` Array(Nullable(Float64)) CODEC(ZSTD(1)),
+    `decoder_utilization_ratio` Array(Nullable(Float64)) CODEC(ZSTD(1)),
+    `absence_sets` Array(UInt64) CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree()
+PARTITION BY toDate(measured_at)
+ORDER BY (cluster, machine, view, reader, measured_at)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS samples_1m (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `samples` UInt32 CODEC(ZSTD(1)),
+    `gauge_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `gauge_min` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_max` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_sum` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_count` Array(UInt32) CODEC(ZSTD(1)),
+    `int_counter_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `int_counter_first` Array(UInt64) CODEC(ZSTD(1)),
+    `int_counter_last` Array(UInt64) CODEC(ZSTD(1)),
+    `int_counter_increase` Array(UInt64) CODEC(ZSTD(1)),
+    `float_counter_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `float_counter_first` Array(Float64) CODEC(ZSTD(1)),
+    `float_counter_last` Array(Float64) CODEC(ZSTD(1)),
+    `float_counter_increase` Array(Float64) CODEC(ZSTD(1)),
+    `state_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `state_last` Array(UInt8) CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(version)
+PARTITION BY toDate(at)
+ORDER BY (cluster, machine, view, reader, lane, provenance, at)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS samples_1h (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `samples` UInt32 CODEC(ZSTD(1)),
+    `gauge_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `gauge_min` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_max` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_sum` Array(Float64) CODEC(ZSTD(1)),
+    `gauge_count` Array(UInt32) CODEC(ZSTD(1)),
+    `int_counter_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `int_counter_first` Array(UInt64) CODEC(ZSTD(1)),
+    `int_counter_last` Array(UInt64) CODEC(ZSTD(1)),
+    `int_counter_increase` Array(UInt64) CODEC(ZSTD(1)),
+    `float_counter_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `float_counter_first` Array(Float64) CODEC(ZSTD(1)),
+    `float_counter_last` Array(Float64) CODEC(ZSTD(1)),
+    `float_counter_increase` Array(Float64) CODEC(ZSTD(1)),
+    `state_ids` Array(UInt16) CODEC(ZSTD(1)),
+    `state_last` Array(UInt8) CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(version)
+PARTITION BY toYYYYMM(at)
+ORDER BY (cluster, machine, view, reader, lane, provenance, at)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS state_seconds_1m (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `metric` LowCardinality(String) CODEC(ZSTD(1)),
+    `state` LowCardinality(String) CODEC(ZSTD(1)),
+    `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `seconds` Float64 CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(version)
+PARTITION BY toDate(at)
+ORDER BY (cluster, machine, view, reader, lane, provenance, metric, state, at)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS state_seconds_1h (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `metric` LowCardinality(String) CODEC(ZSTD(1)),
+    `state` LowCardinality(String) CODEC(ZSTD(1)),
+    `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `seconds` Float64 CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(version)
+PARTITION BY toYYYYMM(at)
+ORDER BY (cluster, machine, view, reader, lane, provenance, metric, state, at)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS usage_1h (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `view` String CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `lane` LowCardinality(String) CODEC(ZSTD(1)),
+    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
+    `at` DateTime('UTC') CODEC(Delta, ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `used_seconds` Float64 CODEC(ZSTD(1)),
+    `idle_seconds` Float64 CODEC(ZSTD(1)),
+    `power_joules` Float64 CODEC(ZSTD(1)),
+    `power_seconds` Float64 CODEC(ZSTD(1)),
+    `energy_joules` Float64 CODEC(ZSTD(1)),
+    `energy_seconds` Float64 CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(version)
+PARTITION BY toYYYYMM(at)
+ORDER BY (cluster, machine, view, reader, lane, provenance, at)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS touched_hours (
+    `hour` DateTime('UTC') CODEC(ZSTD(1)),
+    `marked_at` UInt64 CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(marked_at)
+ORDER BY (hour)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE TABLE IF NOT EXISTS rolled_hours (
+    `hour` DateTime('UTC') CODEC(ZSTD(1)),
+    `version` UInt64 CODEC(ZSTD(1)),
+    `seen` UInt64 CODEC(ZSTD(1))
+) ENGINE = ReplacingMergeTree(version)
+ORDER BY (hour)
+SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
