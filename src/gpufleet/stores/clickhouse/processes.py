@@ -7,7 +7,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.process import PROCESS_READINGS, Process
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.stored import Accepted, ProcessQuestion, StoredProcesses
-from gpufleet.stores.clickhouse.absences import fetch_absences
+from gpufleet.stores.clickhouse.absences import AbsenceSets, fetch_absences
 from gpufleet.stores.clickhouse.client import Handle
 from gpufleet.stores.clickhouse.columns import Columns, Rows
 from gpufleet.stores.clickhouse.schema import PROCESSES
@@ -62,7 +62,7 @@ class ProcessRows:
         return self._rows.columns
 
 
-def fetch_processes(handle: Handle, question: ProcessQuestion) -> tuple[StoredProcesses, ...]:
+def fetch_processes(handle: Handle, met: AbsenceSets, question: ProcessQuestion) -> tuple[StoredProcesses, ...]:
     """Ask for the newest lists of a machine, as `ports.Store.processes` says."""
     parameters: dict[str, Any] = {
         "cluster": question.cluster,
@@ -72,7 +72,7 @@ def fetch_processes(handle: Handle, question: ProcessQuestion) -> tuple[StoredPr
         "view": question.view or "",
     }
     rows = handle.query(_NEWEST, parameters=parameters).result_rows
-    absences = fetch_absences(handle, {number for row in rows for number in row[10]})
+    absences = fetch_absences(handle, {number for row in rows for number in row[10]}, met)
     return tuple(_stored(row, absences) for row in rows)
 
 

@@ -1,7 +1,8 @@
 """Sets that are kept once and pointed at by 8 bytes a row: why values are absent, what the texts are."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -38,6 +39,33 @@ def info_set_id(texts: Sequence[tuple[str, str]]) -> int:
 def inventory_set_id(functions: Sequence[PciFunction]) -> int:
     """Return the id of a list of PCI functions; an empty list has one too, for it is news as well."""
     return set_id(sorted(functions, key=lambda function: function.address))
+
+
+Content = TypeVar("Content")
+
+_MET_LIMIT = 10_000
+
+
+class ById(Generic[Content]):
+    """What sets were found to have, by id. An id is made of the content: it never has another one, whoever writes.
+
+    Bounded by forgetting everything when it is full. Any thread may ask and add.
+    """
+
+    def __init__(self) -> None:
+        self._contents: dict[int, Content] = {}
+
+    def split(self, ids: Iterable[int]) -> tuple[dict[int, Content], list[int]]:
+        """Return those of the ids that are known with what they have, and the others in order."""
+        contents = self._contents
+        found = {number: contents[number] for number in ids if number in contents}
+        return found, sorted(number for number in ids if number not in found)
+
+    def keep(self, contents: Mapping[int, Content]) -> None:
+        """Add contents."""
+        if len(self._contents) + len(contents) > _MET_LIMIT:
+            self._contents = {}
+        self._contents.update(contents)
 
 
 class Known:

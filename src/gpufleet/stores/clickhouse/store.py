@@ -33,7 +33,7 @@ from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers
 from gpufleet.stores.clickhouse.fleet import fetch_known_gpus, fetch_reporting_gpus, fetch_standings
 from gpufleet.stores.clickhouse.holdings import fetch_holdings
 from gpufleet.stores.clickhouse.inventory import fetch_changes, fetch_pools, fetch_slots
-from gpufleet.stores.clickhouse.latest import fetch_latest
+from gpufleet.stores.clickhouse.latest import Met, fetch_latest
 from gpufleet.stores.clickhouse.lock import FolderLock
 from gpufleet.stores.clickhouse.migrate import migrate
 from gpufleet.stores.clickhouse.processes import fetch_processes
@@ -89,6 +89,7 @@ class ClickHouseStore:
         self._selecting = threading.Lock()
         self._known: Known | None = None
         self._tables = {table.name: table for table in every_table()}
+        self._met = Met()
         self._marks = Marks()
         self._retention = Retention(raw_days=0, minute_days=0, hour_days=0)
 
@@ -157,12 +158,12 @@ class ClickHouseStore:
     def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
         """Return the newest sample per view, reader and lane, in that order; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: latest"):
-            return fetch_latest(self._handles.reader, cluster, [machine], view).get(machine, ())
+            return fetch_latest(self._handles.reader, self._met, cluster, [machine], view).get(machine, ())
 
     def latest_of(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[StoredSample, ...]]:
         """Return the newest samples of many machines, as `latest` does of one; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: latest of many"):
-            return fetch_latest(self._handles.reader, cluster, machines)
+            return fetch_latest(self._handles.reader, self._met, cluster, machines)
 
     def standings(self, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Standing, ...]]:
         """Return how it stands with the newest samples of many machines; see `ports.Store`."""
@@ -251,7 +252,7 @@ class ClickHouseStore:
     def processes(self, question: ProcessQuestion) -> tuple[StoredProcesses, ...]:
         """Return the newest lists of processes of a machine; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: processes"):
-            return fetch_processes(self._handles.reader, question)
+            return fetch_processes(self._handles.reader, self._met.absences, question)
 
     def select(self, statement: str) -> Selected:
         """Answer a person's statement; see `ports.Store`. One at a time."""
