@@ -66,14 +66,15 @@ def test_one_that_ended_is_not_there_any_more(process: subprocess.Popen[bytes], 
 def test_whoever_gets_the_number_of_one_that_ended_is_another(
     process: subprocess.Popen[bytes], known: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbers of processes cannot be had for the asking: what /proc says of this one changes as if it were another."""
+    """Numbers of processes cannot be had for the asking: this process stands in for the other."""
     known.start_time(process.pid)
     process.kill()
     process.wait()
-    other = " ".join(str(number) for number in range(3, 22))
-    monkeypatch.setattr(lives, "stat_of", lambda *_: f"{process.pid} (other) S {other} 4711".encode())
+    own, descriptor_of = os.getpid(), os.pidfd_open
+    monkeypatch.setattr(os, "pidfd_open", lambda _: descriptor_of(own))
+    monkeypatch.setattr(lives, "stat_of", lambda *_: stat_of(ROOT, own))
     known.begin()
-    assert known.start_time(process.pid) == start_time(f"1 (other) S {other} 4711".encode())
+    assert known.start_time(process.pid) == kernels_word(own) is not None
 
 
 def test_one_that_ended_while_it_was_read_about_is_asked_about_again(
