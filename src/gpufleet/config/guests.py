@@ -26,15 +26,31 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1024)]
 
 _HOST_KEY = re.compile(r"(?:ssh-|ecdsa-)[a-z0-9@.-]+ [A-Za-z0-9+/]+={0,2}", re.ASCII)
 _STREAM = re.compile(
-    r"tcp://[^/\s]+:[0-9]{1,5}|unix:///\S+|vsock://[0-9]{1,10}:[0-9]{1,10}|hybrid-vsock:///\S+:[0-9]{1,10}", re.ASCII
+    r"(tcp)://(?:[^/\s\0\[\]]+|\[[^/\s\0\[\]]+\]):([0-9]{1,5})|unix:///[^\s\0]+|(vsock)://([0-9]{1,10}):([0-9]{1,10})"
+    r"|hybrid-vsock:///[^\s\0]+:([0-9]{1,10})",
+    re.ASCII,
 )
+_LAST_VSOCK = (1 << 32) - 2
+"""Port, and CID: the last one means any."""
 
 
 def check_stream(address: str) -> None:
     """Refuse what is no address of a stream. Raises ImpossibleValueError, blaming `address`."""
-    if not _STREAM.fullmatch(address):
+    if not _is_stream(address):
         words = f"{address!r} is not vsock://CID:PORT, hybrid-vsock:///PATH:PORT, tcp://HOST:PORT or unix:///PATH"
         raise ImpossibleValueError("address", words)
+
+
+def _is_stream(address: str) -> bool:
+    found = _STREAM.fullmatch(address)
+    if found is None:
+        return False
+    tcp, tcp_port, vsock, cid, port, hybrid_port = found.groups()
+    if tcp:
+        return 0 < int(tcp_port) < 65_536
+    if vsock:  # 0 and 2 are the hypervisor and this host itself, 1 is this machine
+        return (int(cid) == 1 or 3 <= int(cid) <= _LAST_VSOCK) and int(port) <= _LAST_VSOCK
+    return hybrid_port is None or int(hybrid_port) <= _LAST_VSOCK
 
 
 class SshChannel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="ssh", forbid_unknown_fields=True):
@@ -55,6 +71,8 @@ class SshChannel(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     def __post_init__(self) -> None:
         """Refuse what cannot be dialled."""
         self.split()
+        if "\0" in self.key_file:
+            raise ImpossibleValueError("key_file", f"{self.key_file!r} is no path")
         if self.host_key != PIN_FIRST and not _HOST_KEY.fullmatch(self.host_key):
             raise ImpossibleValueError("host_key", f"must be a type and a key, as in NAME.pub, or {PIN_FIRST!r}")
 

@@ -9,9 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.agent.guests.folder import GuestFolder, Listing
+from gpufleet.channels.stream.address import dialer_of
 from gpufleet.config.agent import AgentConfig
-from gpufleet.config.guests import MAX_FILE_BYTES, MAX_GUESTS, GuestConfig, SshChannel, read_guest
-from gpufleet.config.load import load, resolve
+from gpufleet.config.guests import (
+    MAX_FILE_BYTES,
+    MAX_GUESTS,
+    DcgmChannel,
+    GuestConfig,
+    MetricsChannel,
+    SshChannel,
+    read_guest,
+)
+from gpufleet.config.load import ImpossibleValueError, load, resolve
 from gpufleet.config.toml import render_toml
 from gpufleet.model.errors import ConfigError
 
@@ -68,7 +77,10 @@ def test_a_folder_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
         (GOOD.replace("gpus", "gpu"), "unknown field"),
         (GOOD.replace('"ssh"', '"telnet"'), "Invalid value 'telnet'"),
         (GOOD.replace("vsock://42:5555", "http://x"), "is not vsock://CID:PORT"),
+        (GOOD.replace("vsock://42:5555", "vsock://2:5555"), "is not vsock://CID:PORT"),
+        (GOOD.replace("vsock://42:5555", "tcp://[]:5555"), "is not vsock://CID:PORT"),  # no name is this very host
         (GOOD.replace("10.0.3.7", "10.0.3.7:0"), "is not HOST or HOST:PORT"),
+        (GOOD.replace("/etc/gpufleet/guest_key", "/etc/\\u0000"), "key_file"),
         (
             GOOD.replace('type = "dcgm"\naddress = "vsock://42:5555"', 'type = "qemu_agent"\nsocket = "x"'),
             "no absolute path",
@@ -163,6 +175,34 @@ def test_any_bytes_are_a_guest_or_a_named_error(tmp_path_factory: pytest.TempPat
     file.write_bytes(content)
     with pytest.raises(ConfigError):
         read_guest(file)
+
+
+_PLACES = st.sampled_from(
+    ["vm", "[fd00::7]", "0", "1", "2", "3", "42", str(2**32 - 2), str(2**32 - 1), "/run/x", "/", ""]
+)
+_PORTS = st.sampled_from([":0", ":1", ":65535", ":65536", f":{2**32 - 2}", f":{2**32 - 1}", ":x", ":-1", "", ":\0"])
+
+
+@given(st.sampled_from(["tcp", "unix", "vsock", "hybrid-vsock", "http", ""]), _PLACES, _PORTS)
+def test_what_is_taken_for_an_address_is_one_that_can_be_dialled(scheme: str, place: str, port: str) -> None:
+    """One that is found out later would stop whoever begins to read the virtual machine, and all after it."""
+    address = f"{scheme}://{place}{port}"
+    try:
+        DcgmChannel(address=address)
+    except ImpossibleValueError:
+        return
+    dialer_of(address)
+
+
+def test_the_forms_of_addresses_are_taken() -> None:
+    for address in (
+        "tcp://vm:1",
+        "unix:///x",
+        "vsock://1:1",
+        f"vsock://{2**32 - 2}:{2**32 - 2}",
+        "hybrid-vsock:///x:0",
+    ):
+        assert MetricsChannel(address=address).address == address
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,41 @@ async def test_a_system_that_lets_nobody_use_vsock(monkeypatch: pytest.MonkeyPat
     assert caught.value.problem is ChannelProblem.NOT_PERMITTED
 
 
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: tuple[int, str]) -> None:
+    """Let every name have these addresses, in this order."""
+
+    async def found(_: str, port: int, **__: object) -> list[tuple[int, int, int, str, tuple[str, int]]]:
+        return [(family, socket.SOCK_STREAM, 0, "", (address, port)) for family, address in addresses]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+
+
+async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `localhost` is ::1 before it is 127.0.0.1, where an engine listens."""
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"x")
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    no_such_family = 99  # as IPv6 is on a kernel without it
+    async with server:
+        resolve_to(monkeypatch, (no_such_family, "::1"), (socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1"))
+        stream = await TcpDialer("name", port).dial()
+        assert await stream.receive(1) == b"x"
+        await stream.close()
+        resolve_to(monkeypatch, (socket.AF_INET, "127.0.0.2"), (no_such_family, "::1"))
+        assert await problem_of(TcpDialer("name", port)) is ChannelProblem.NOBODY_LISTENS
+        resolve_to(monkeypatch, (no_such_family, "::1"))
+        assert await problem_of(TcpDialer("name", port)) is ChannelProblem.UNREACHABLE
+
+
+@pytest.mark.parametrize("name", ["a..b", "x" * 70, "\udcff"])
+async def test_a_name_that_is_none_is_a_named_error(name: str) -> None:
+    assert await problem_of(TcpDialer(name, 1)) is ChannelProblem.UNREACHABLE
+
+
 async def test_refusals_of_tcp_and_unix(tmp_path: Path) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

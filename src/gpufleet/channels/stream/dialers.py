@@ -12,6 +12,9 @@ from gpufleet.model.errors import ChannelError
 
 DIAL_SECONDS = 5.0
 
+MAX_ADDRESSES = 4
+"""Of a name, that are tried."""
+
 CID_LOCAL, CID_FIRST_GUEST, CID_ANY = 1, 3, 0xFFFF_FFFF
 """vsock addresses (vsock(7)): 0 and 2 are the hypervisor and the host, never a guest."""
 
@@ -26,24 +29,42 @@ class TcpDialer:
         self._host, self._port, self._timeout = host, port, timeout_seconds
 
     async def dial(self) -> SocketStream:
-        """Open a stream to the first address of the name."""
+        """Open a stream to the first address of the name that takes it; each has its part of the time."""
         name = f"tcp://{self._host}:{self._port}"
         try:
             async with asyncio.timeout(self._timeout):
                 found = await asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
         except TimeoutError:
             raise ChannelError(f"{name}: the name was not resolved in time", ChannelProblem.TIMEOUT) from None
+        except UnicodeError as error:  # a label that is empty or too long
+            raise ChannelError(f"{name}: is no name: {error}", ChannelProblem.UNREACHABLE) from None
         except OSError as error:
             raise ChannelError(f"{name}: {error.strerror or error}", ChannelProblem.UNREACHABLE) from None
-        family, kind, protocol, _, address = found[0]
-        return await connect(
-            socket.socket(family, kind, protocol),
-            address,
-            name,
-            timeout_seconds=self._timeout,
-            silence=ChannelProblem.UNREACHABLE,
-            problems={},
-        )
+        tried = found[:MAX_ADDRESSES]
+        failures: list[ChannelError] = []
+        for family, kind, protocol, _, address in tried:
+            try:
+                return await connect(
+                    _tcp_socket(family, kind, protocol, name),
+                    address,
+                    name,
+                    timeout_seconds=self._timeout / len(tried),
+                    silence=ChannelProblem.UNREACHABLE,
+                    problems={},
+                )
+            except ChannelError as error:
+                failures.append(error)
+        try:  # of an address that is not reached, and one at which something was said, the second tells more
+            raise next((one for one in failures if one.problem is not ChannelProblem.UNREACHABLE), failures[0])
+        finally:
+            failures.clear()  # they hold this frame, and it them
+
+
+def _tcp_socket(family: int, kind: int, protocol: int, name: str) -> socket.socket:
+    try:
+        return socket.socket(family, kind, protocol)
+    except OSError as error:  # IPv6, on a kernel without it
+        raise ChannelError(f"{name}: {error.strerror or error}", ChannelProblem.UNREACHABLE) from None
 
 
 class UnixDialer:
