@@ -22,7 +22,7 @@ Place = tuple[str, str, str, str, int]
 _LATEST = """
 SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
     driver_session, absence_set, info_set, int_ids, int_values, float_ids, float_values,
-    toUnixTimestamp64Nano(known_at)
+    (toUnixTimestamp64Nano(known_at), toUnixTimestamp64Nano(measured_at))
 FROM latest{final} WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
 """
 
