@@ -189,7 +189,7 @@ class Ingest:
                 batch, digest = _read(body) if weight <= SMALL_BYTES else await self._read_beside(body)
                 judged.append(self._judge(group, body, batch, digest, weight, received_at, bound_to, relayed=relayed))
             except GpufleetError as error:
-                judged.append(error)
+                judged.append(_bare(error))
         return [await self._settled(one) if isinstance(one, _OnItsWay) else one for one in judged]
 
     def _judge(
@@ -283,6 +283,12 @@ class Ingest:
     def _duplicate(self, seq: int) -> Taken:
         self._counters.duplicates += 1
         return Taken(Standing.DUPLICATE, seq)
+
+
+def _bare(error: GpufleetError) -> GpufleetError:
+    """Return an error without the frames that it came through: they hold the message, and the list it goes into."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _read(body: bytes) -> tuple[WireBatch, int]:
