@@ -19,6 +19,8 @@ METRICS = (
     "gpu_name",
     "gpu_fan_speed_ratio",  # has dimensions: not a metric of samples
     "made_up",
+    "gpu_bar1_used_bytes",
+    "gpu_power_instant_watts",
 )
 
 on_the_wire: st.SearchStrategy[Cell] = st.one_of(
@@ -28,7 +30,7 @@ on_the_wire: st.SearchStrategy[Cell] = st.one_of(
 
 @st.composite
 def batches(draw: st.DrawFn, cells: st.SearchStrategy[Cell] = on_the_wire) -> WireBatch:
-    names = draw(st.sampled_from([METRICS, METRICS[:2], METRICS[2:4]]))
+    names = draw(st.sampled_from([METRICS, METRICS[:2], METRICS[2:4], METRICS[-2:]]))
     rows = draw(st.integers(1, 3))
     columns: dict[str, list[Cell]] = {name: draw(st.lists(cells, min_size=rows, max_size=rows)) for name in names}
     return batch_of(

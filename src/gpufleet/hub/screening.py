@@ -75,13 +75,6 @@ def screen(batches: Iterable[WireBatch]) -> list[list[Doubts]]:
     return [[shape.doubts(block) for shape, block in blocks] for blocks in placed]
 
 
-def _has_gap(block: SampleBlock, column: int) -> bool:
-    matrix = matrix_of(block.columns)
-    if matrix is not None and matrix.layout.codes[column] != LISTED:
-        return False
-    return None in block.columns[column]
-
-
 def _column(doubt: Doubt) -> int:
     return doubt.column
 
@@ -97,6 +90,7 @@ class _Shape:
         self._metrics = metrics
         self._bad: list[int] = []
         self._gaps: list[int] = []
+        self._listed_gaps: dict[int, list[int]] = {}
 
     def look(self) -> None:
         """Look at every column of all blocks at once."""
@@ -122,6 +116,11 @@ class _Shape:
             if not is_fine(metric, cells):
                 self._bad.append(column)
 
+        self._listed_gaps = {
+            id(layout): [column for column in self._gaps if layout.codes[column] == LISTED]
+            for layout, _, _ in self._joined
+        }
+
     def _columns(self, column: int) -> list[Sequence[Cell]]:
         """Return the column of all blocks: of matrices that are alike in one piece."""
         found: list[Sequence[Cell]] = [block.columns[column] for block in self._others]
@@ -137,7 +136,9 @@ class _Shape:
         """Return the columns of one block that need a closer look."""
         if not self._bad and not self._gaps:
             return NONE
-        gaps = [column for column in self._gaps if column not in self._bad and _has_gap(block, column)]
+        matrix = matrix_of(block.columns)
+        listed = self._gaps if matrix is None else self._listed_gaps[id(matrix.layout)]
+        gaps = [column for column in listed if column not in self._bad and None in block.columns[column]]
         found = [*(Doubt(column, True) for column in self._bad), *(Doubt(column, False) for column in gaps)]
         return sorted(found, key=_column)  # what is made of a batch does not depend on its company
 
