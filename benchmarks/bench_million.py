@@ -46,9 +46,12 @@ PARTS = (1 / 64, 1 / 32, 1 / 16, 1 / 12, 1 / 8, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 3 / 
 HELD_SECONDS = 5.0
 HELD_PERIODS = 2
 REST_SECONDS = 5.0
-ASK_EVERY_SECONDS = 3.0
-LISTS_EVERY = 5
-ASKED_AT_REST = 9
+ASK_EVERY_SECONDS = 10.0
+LISTS_EVERY = 3
+LOOK_SECONDS = 2.0
+ASKED_AT_REST = 5
+KNOWN_SECONDS = 60.0
+"""Nothing more is posted after so long of a step whose senders are all known."""
 
 QUESTIONS = {
     "fleet": "/v1/fleet",
@@ -100,7 +103,7 @@ class Run:
             gauges = self.hub.gauges()
             lag = gauges["flush_lag_seconds"]
             while gauges["wal_records"]:
-                time.sleep(0.5)
+                time.sleep(LOOK_SECONDS)
                 gauges = self.hub.gauges()
             stored = time.monotonic() - began
         time.sleep(REST_SECONDS)  # merges are a part of the price
@@ -215,7 +218,7 @@ def run(folder: Path, nodes: int, minutes: float) -> None:
             target = {"cluster": clusters(1)[0], "machine": node_name(min(1234, nodes - 1))}
             hub.put("/v1/allocations/one", {"kind": "bare_metal", "target": target})
             new = run.step("all new, by relays", Order(nodes=nodes))
-            run.step("all known, by relays", Order(nodes=nodes, give_up=run.left() / 2))
+            run.step("all known, by relays", Order(nodes=nodes, give_up=KNOWN_SECONDS))
             alone = Order(nodes=nodes, bundle=1, give_up=PERIOD_SECONDS)
             run.step("all known, node by node", alone)
             known = run.step("once more, by relays", Order(nodes=nodes, give_up=PERIOD_SECONDS))

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from gpufleet.hub.heard import heard, is_news
+from gpufleet.hub.liveness.fastest import Fastest, begun, followed, least, lowered
 from gpufleet.hub.liveness.limits import limits_of
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.model.ledger import Heard, SenderState
@@ -71,7 +72,7 @@ class Known(msgspec.Struct, frozen=True):
         heard: its newest word.
         spoke_at: the second of listening at which it was made; negative for one from before the start.
         since_start: whether it has spoken since.
-        differences: receipt less sending of the newest words, nanoseconds; one a burst.
+        differences: receipt less sending of the newest words, nanoseconds; one a burst, those that may be the least.
         burst_at: the second of listening at which the newest burst began.
         ahead: seconds that its clock is ahead of the hub's.
         plain: it speaks by itself, nothing waits at it, and it dropped nothing: but for its silence and its clock there
@@ -81,7 +82,7 @@ class Known(msgspec.Struct, frozen=True):
     heard: Heard
     spoke_at: float
     since_start: bool
-    differences: tuple[int, ...]
+    differences: Fastest
     burst_at: float
     ahead: float
     plain: bool
@@ -105,7 +106,7 @@ class Senders:
             spoke_at = now - (ended - (answered_at(one.heard) or one.heard.received_at)) / NANOS
             difference = one.heard.received_at - one.heard.sent_at
             self._known.setdefault(one.cluster, {})[one.sender] = _known(
-                one.heard, spoke_at, False, (difference,), now - BURST_SECONDS
+                one.heard, spoke_at, False, begun(difference), now - BURST_SECONDS
             )
 
     @property
@@ -122,13 +123,13 @@ class Senders:
         if not is_news(before, batch, known_epoch=word.known_epoch):
             return
         now, difference = self.now, word.received_at - batch.sent_at
-        earlier, burst_at = (known.differences, known.burst_at) if known else ((), now)
-        if earlier and now - burst_at < BURST_SECONDS:
-            earlier, newest = earlier[:-1], min(earlier[-1], difference)
+        if known is None:
+            differences, burst_at = begun(difference), now
+        elif now - known.burst_at < BURST_SECONDS:
+            differences, burst_at = lowered(known.differences, difference), known.burst_at
         else:
-            newest, burst_at = difference, now
-        differences = (*earlier, newest)[-WORDS_COMPARED:]
-        waited = (difference - min(differences)) / NANOS if word.relayed else 0.0
+            differences, burst_at = followed(known.differences, difference, WORDS_COMPARED), now
+        waited = (difference - least(differences, WORDS_COMPARED)) / NANOS if word.relayed else 0.0
         news = heard(before, batch, received_at=word.received_at)
         # A target that did not answer again: what came is who asked, not the target.
         silent = known if known is not None and _says_the_same(known.heard, news) else None
@@ -196,7 +197,7 @@ def _says_the_same(before: Heard, news: Heard) -> bool:
     return news.heartbeat.answered_at == (before.received_at if at is None else at)
 
 
-def _known(news: Heard, spoke_at: float, since_start: bool, differences: tuple[int, ...], burst_at: float) -> Known:
+def _known(news: Heard, spoke_at: float, since_start: bool, differences: Fastest, burst_at: float) -> Known:
     beat = news.heartbeat
     return Known(
         heard=news,
@@ -204,7 +205,7 @@ def _known(news: Heard, spoke_at: float, since_start: bool, differences: tuple[i
         since_start=since_start,
         differences=differences,
         burst_at=burst_at,
-        ahead=-min(differences[-WORDS_OF_CLOCK:]) / NANOS,
+        ahead=-least(differences, WORDS_OF_CLOCK) / NANOS,
         plain=beat is not None
         and beat.answered_at is None
         and not (beat.oldest_unsent or beat.queue_records or beat.dropped_total),

@@ -1,6 +1,6 @@
 """What the senders and machines of one cluster amount to, in one pass over each. Pure.
 
-A hub may know 125,000 of each, and nearly all of them are live, with nothing more to be said. Those are only counted;
+A hub may know 125,000 of each, and of nearly all of them only their silence is to be said. Those are counted by it;
 the others are judged one by one, as they are where they are shown.
 """
 
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gpufleet.hub.liveness.judging import SKEW_SUSPECT_SECONDS, Instant, complete_up_to
-from gpufleet.hub.liveness.limits import limits_of
+from gpufleet.hub.liveness.limits import Limits, judge, limits_of
 from gpufleet.hub.liveness.senders import Known, SenderLife, life_of
 from gpufleet.model.answer import EpochConflict
 from gpufleet.model.ledger import MachineMark
@@ -89,42 +89,40 @@ def tally(
         conflicts: senders under whose epoch two machines count.
     """
     total = Tally()
-    live = _count_senders(total, instant, cluster, retired, conflicts)
-    bound = instant.not_flushed * NANOS
-    count = 0
+    plain = _count_senders(total, instant, cluster, retired, conflicts)
     for mark in marks:
-        heard_at = live.get(mark.sender)
-        if (
-            heard_at is not None
-            and heard_at - mark.last_seen <= bound
-            and mark.retired_at is None
-            and not mark.conflict
-        ):
-            count += 1
-        else:
+        sender = plain.get(mark.sender)
+        if sender is None or mark.conflict or mark.retired_at is not None:
             total.add_machine(instant.machine(mark))
-    total.machines[State.LIVE] += count
+            continue
+        heard_at, silent, limits, state = sender
+        behind = (heard_at - mark.last_seen) / NANOS - instant.not_flushed
+        total.machines[judge(silent + behind, limits) if behind > 0 else state] += 1
     total.backlog.sort()
     total.suspect.sort(key=lambda one: one[0])
     return total
 
 
+_Plain = tuple[int, float, Limits, State]
+"""When a sender was heard, for how long it is silent, what limits it has, and its state."""
+
+
 def _count_senders(
     total: Tally, instant: Instant, cluster: str, retired: frozenset[str], conflicts: Mapping[str, EpochConflict]
-) -> dict[str, int]:
-    """Count the senders; return those that are live with nothing more to be said, and when they were heard."""
+) -> dict[str, _Plain]:
+    """Count the senders; return those of which only their silence is to be said."""
     now, aheads = instant.second, total.aheads
-    live: dict[str, int] = {}
+    plain: dict[str, _Plain] = {}
+    states = dict.fromkeys(State, 0)
     nearest: tuple[float, str, Known] | None = None
     oldest, least, most = 2**63, 0.0, 0.0
     for name, known in instant.senders.of(cluster):
-        heard, ahead, silent = known.heard, known.ahead, now - known.spoke_at
+        heard, ahead = known.heard, known.ahead
         beat = heard.heartbeat
         aheads.append(ahead)
         if (
             beat is None
-            or not (known.plain and known.since_start and heard.received_at > 0)
-            or silent >= limits_of(beat.interval_seconds).late
+            or not (known.plain and heard.received_at > 0)
             or not -SKEW_SUSPECT_SECONDS <= ahead <= SKEW_SUSPECT_SECONDS
             or name in retired
             or name in conflicts
@@ -132,10 +130,19 @@ def _count_senders(
             life = life_of(cluster, name, known, now)
             total.add(life, instant.sender(life, retired=name in retired, conflict=conflicts.get(name)))
             continue
-        live[name] = heard.received_at
-        if heard.sent_at < oldest:  # min() and max() would take half of all this
+        limits = limits_of(beat.interval_seconds)
+        # Whoever has not spoken since the start, and had no time to yet, is as it was then.
+        silent = (now if known.since_start or now >= limits.late else 0.0) - known.spoke_at
+        if silent < limits.late:
+            state = State.LIVE
+            silent = max(silent, 0.0)
+        else:
+            state = judge(silent, limits)
+        states[state] += 1
+        plain[name] = heard.received_at, silent, limits, state
+        if state is not State.LOST and heard.sent_at < oldest:
             oldest = heard.sent_at
-        if ahead < least:
+        if ahead < least:  # min() and max() would take half of all this
             least = ahead
         elif ahead > most:
             most = ahead
@@ -143,13 +150,15 @@ def _count_senders(
             nearest = silent, name, known
     if nearest is not None:
         life = life_of(cluster, nearest[1], nearest[2], now)
-        total.add(life, instant.sender(life))
-        total.senders[State.LIVE] += len(live) - 1
-        assert total.complete_up_to is not None
-        assert total.ahead is not None
-        total.complete_up_to = min(total.complete_up_to, oldest)
-        total.ahead = max(total.ahead, least, most, key=abs)
-    return live
+        judged = instant.sender(life)
+        states[judged.state] -= 1
+        total.add(life, judged)
+        total.senders.update(states)
+        total.not_waited_for += states[State.LOST]
+        if oldest < 2**63 and total.complete_up_to is not None:
+            total.complete_up_to = min(total.complete_up_to, oldest)
+        total.ahead = max(total.ahead or 0.0, least, most, key=abs)
+    return plain
 
 
 def _distance(life: SenderLife, judged: Liveness) -> tuple[bool, bool, float]:
