@@ -91,6 +91,29 @@ def end_to_end(columns: Iterable[Sequence[Any]]) -> list[Any]:
     return list(chain.from_iterable(columns))
 
 
+def laid_out(columns: Sequence[Sequence[Any]]) -> Packed | list[Any]:
+    """Return the columns as one: packed if all of them are arrays of one type, or else a list."""
+    arrays = as_arrays(columns)
+    if arrays is None:
+        return end_to_end(columns)
+    return Packed(arrays[0].typecode, b"".join(arrays), sum(map(len, arrays)))
+
+
+def whole_of(cells: Packed) -> "array[Any]":
+    """Return packed numbers as an array."""
+    whole: array[Any] = array(cells.code)
+    whole.frombytes(cells.data)
+    return whole
+
+
+def by_rows(code: str, columns: "Sequence[array[Any]]", rows: int) -> "array[Any]":
+    """Return columns of equal length laid out row by row."""
+    flat: array[Any] = array(code, bytes(8 * rows * len(columns)))
+    for position, column in enumerate(columns):
+        flat[position :: len(columns)] = column
+    return flat
+
+
 class Arrays(msgspec.Struct):
     """A column of arrays of numbers.
 

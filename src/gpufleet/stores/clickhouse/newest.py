@@ -7,7 +7,7 @@ from typing import Any
 
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.catalogue import Metric, ValueType
-from gpufleet.stores.clickhouse.columns import Arrays, Columns, Packed
+from gpufleet.stores.clickhouse.columns import Arrays, Columns, Packed, by_rows, whole_of
 
 Told = tuple[Metric, Packed | list[Any]]
 """A metric, and what each row has of it, as it is stored."""
@@ -39,7 +39,7 @@ class ValueRows:
         if len(packed) == len(told):
             counts = [len(told)] * rows
             ids.flat.add_packed([array("q", numbers) * rows])
-            values.flat.add_packed([_by_rows(code, packed, rows)])
+            values.flat.add_packed([by_rows(code, packed, rows)])
         else:
             cells = [_cells(one) for _, one in told]
             flat = list(chain.from_iterable(zip(*cells, strict=True)))
@@ -56,8 +56,7 @@ def _whole(code: str, cells: Packed | list[Any]) -> "array[Any] | None":
     try:
         if isinstance(cells, list):
             return array(code, cells)
-        stored = array(cells.code)
-        stored.frombytes(cells.data)
+        stored = whole_of(cells)
         return stored if cells.code == code else array(code, stored)
     except (TypeError, OverflowError):
         return None
@@ -66,17 +65,7 @@ def _whole(code: str, cells: Packed | list[Any]) -> "array[Any] | None":
 def _cells(cells: Packed | list[Any]) -> list[Any]:
     if isinstance(cells, list):
         return cells
-    stored: array[Any] = array(cells.code)
-    stored.frombytes(cells.data)
-    return stored.tolist()
-
-
-def _by_rows(code: str, columns: "Sequence[array[Any]]", rows: int) -> "array[Any]":
-    """Return columns of equal length laid out row by row."""
-    flat: array[Any] = array(code, bytes(8 * rows * len(columns)))
-    for position, column in enumerate(columns):
-        flat[position :: len(columns)] = column
-    return flat
+    return whole_of(cells).tolist()
 
 
 def _tells(columns: Sequence[Packed | list[Any]], rows: int) -> list[bool]:

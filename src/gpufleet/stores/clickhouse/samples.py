@@ -1,5 +1,6 @@
 """Sample blocks to the columns of `samples` and `latest`. Pure, and a column at a time."""
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, compress
 
@@ -12,7 +13,18 @@ from gpufleet.model.shapes import Shapes
 from gpufleet.model.stored import Accepted
 from gpufleet.model.view import keys_of
 from gpufleet.model.wire import Cell, SampleBlock, WireBatch
-from gpufleet.stores.clickhouse.columns import Coded, Columns, Numbers, Packed, Ragged, as_arrays, end_to_end
+from gpufleet.stores.clickhouse.columns import (
+    Arrays,
+    Coded,
+    Columns,
+    Numbers,
+    Packed,
+    as_arrays,
+    by_rows,
+    end_to_end,
+    laid_out,
+    whole_of,
+)
 from gpufleet.stores.clickhouse.newest import Told, ValueRows
 from gpufleet.stores.clickhouse.schema import KNOWN_AT
 from gpufleet.stores.clickhouse.sets import EMPTY, Known, Subject, info_set_id
@@ -134,7 +146,7 @@ class SampleRows:
         self._newest = ValueRows()
         self._core: dict[str, Numbers] = {}
         self._tails = {
-            name: Ragged() for name in ("tail_int_ids", "tail_int_values", "tail_float_ids", "tail_float_values")
+            name: Arrays() for name in ("tail_int_ids", "tail_int_values", "tail_float_ids", "tail_float_values")
         }
 
     def add(self, accepted: Accepted, absence_ids: Sequence[int]) -> None:
@@ -185,8 +197,8 @@ class SampleRows:
 
     def _add_values(self, names: Sequence[str], told: Sequence[_Told]) -> None:
         count = sum(one.rows for one in told)
-        tail_ints: list[tuple[Metric, list[Cell]]] = []
-        tail_floats: list[tuple[Metric, list[Cell]]] = []
+        tail_ints: list[Told] = []
+        tail_floats: list[Told] = []
         infos: list[tuple[str, list[Cell]]] = []
         every = _columns_of(told)
         newest: list[Told] = []
@@ -198,9 +210,10 @@ class SampleRows:
             elif metric.storage is Storage.INFO:
                 infos.append((name, end_to_end(columns)))
             elif metric.type is ValueType.FLOAT:
-                tail_floats.append((metric, end_to_end(columns)))
+                tail_floats.append((metric, laid_out(columns)))
             else:
-                tail_ints.append((metric, stored_numbers(metric, end_to_end(columns))))
+                cells = laid_out(columns)
+                tail_ints.append((metric, cells if isinstance(cells, Packed) else stored_numbers(metric, cells)))
         self._add_tail("tail_int", tail_ints, count)
         self._add_tail("tail_float", tail_floats, count)
         self._add_info(told, infos, count)
@@ -217,23 +230,32 @@ class SampleRows:
         column.add(cells)
         return cells
 
-    def _add_tail(self, name: str, metrics: list[tuple[Metric, list[Cell]]], count: int) -> None:
+    def _add_tail(self, name: str, metrics: list[Told], count: int) -> None:
         ids, values = self._tails[f"{name}_ids"], self._tails[f"{name}_values"]
+        metrics = [(metric, cells) for metric, cells in metrics if not _is_empty(cells)]
         width = len(metrics)
         if not width:
             ids.counts.extend([0] * count)
             values.counts.extend([0] * count)
             return
-        row_ids = [metric.id for metric, _ in metrics] * count
-        flat = end_to_end(zip(*(cells for _, cells in metrics), strict=True))
+        row_ids = [metric.id for metric, _ in metrics]
+        packed = [cells for _, cells in metrics if isinstance(cells, Packed)]
         counts = [width] * count
-        if None in flat:
-            present = [cell is not None for cell in flat]
-            row_ids, flat = list(compress(row_ids, present)), list(compress(flat, present))
-            counts = list(map(sum, zip(*[iter(present)] * width, strict=True)))
-        for column, elements in ((ids, row_ids), (values, flat)):
-            column.counts.extend(counts)
-            column.flat.extend(elements)
+        if len(packed) == width:
+            ids.flat.add_packed([array("q", row_ids) * count])
+            values.flat.add_packed([by_rows(packed[0].code, list(map(whole_of, packed)), count)])
+        else:
+            columns = (whole_of(cells) if isinstance(cells, Packed) else cells for _, cells in metrics)
+            flat = end_to_end(zip(*columns, strict=True))
+            row_ids = row_ids * count
+            if None in flat:
+                present = [cell is not None for cell in flat]
+                row_ids, flat = list(compress(row_ids, present)), list(compress(flat, present))
+                counts = list(map(sum, zip(*[iter(present)] * width, strict=True)))
+            ids.flat.add(row_ids)
+            values.flat.add(flat)
+        ids.counts.extend(counts)
+        values.counts.extend(counts)
 
     def _add_info(self, told: Sequence[_Told], infos: list[tuple[str, list[Cell]]], count: int) -> None:
         sets = self._numbers["info_set"]
@@ -250,6 +272,11 @@ class SampleRows:
             if number != EMPTY and self._known.info.get(subject) != number:
                 self._info.append((subject, number, one.block.measured_at[row], one.accepted.received_at, texts))
                 self._known.info[subject] = number
+
+
+def _is_empty(cells: Packed | list[Cell]) -> bool:
+    """Tell whether no row has a value, of which there may be no row at all."""
+    return cells.count == 0 if isinstance(cells, Packed) else cells.count(None) == len(cells)
 
 
 def _alike(told: Sequence[_Told]) -> Iterable[list[_Told]]:
