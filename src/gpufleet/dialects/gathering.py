@@ -10,6 +10,8 @@ from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.view import View
 
+ENDED = Absent(Reason.NO_DATA, "its source says that the series has ended")
+
 
 class Gathering:
     """Values of one machine as they come. Series that name one device need not all say as much of it."""
@@ -111,8 +113,11 @@ def bounded(metric: Metric, value: float, source: str) -> int | float | Absent:
 def agreed(before: Value | Absent | None, told: Value | Absent) -> Value | Absent:
     """Return what several series of one device say: an exporter repeats a GPU for each pod that shares it.
 
-    Where they differ each is one sharer's part, and none of them is the device's.
+    Where they differ each is one sharer's part, and none of them is the device's. One that has ended says nothing
+    against one that goes on: it was under other labels, such as those of the pod before.
     """
-    if before is None or before == told:
+    if before is None or before in (told, ENDED):
         return told
+    if told == ENDED:
+        return before
     return Absent(Reason.INVALID_VALUE, "several series of one device differ")

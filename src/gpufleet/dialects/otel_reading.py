@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gpufleet.dialects.gathering import Gathering
+from gpufleet.dialects.gathering import ENDED, Gathering
 from gpufleet.dialects.l9gpu import MODEL
 from gpufleet.dialects.otel import ABOUT, is_state, told, view_of, why_unread
 from gpufleet.dialects.otel_hw import TEXTS
-from gpufleet.dialects.reading import ENDED, Read
+from gpufleet.dialects.reading import Read
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.text import clean
 from gpufleet.model.view import View

@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 import msgspec
 
 from gpufleet.dialects.dialect import Dialect, Family, Whose
-from gpufleet.dialects.gathering import Gathering, bounded
+from gpufleet.dialects.gathering import ENDED, Gathering, bounded
 from gpufleet.dialects.meaning import Meaning, meaning_of
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Subject
@@ -18,8 +18,6 @@ _SENTINELS = (0x7FFF_FFF0, 140_737_488_355_328, 0x7FFF_FFFF_FFFF_FFF0)
 """DCGM's blanks of three widths, each and the three after it, the least first; old exporters let them through."""
 
 _BLANK = (Reason.NO_DATA, Reason.NO_DATA, Reason.NOT_SUPPORTED, Reason.NOT_PERMITTED)
-
-ENDED = Absent(Reason.NO_DATA, "its source says that the series has ended")
 
 _LAST = 2**33
 """Seconds since 1970 beyond any clock that is right."""
@@ -85,12 +83,13 @@ def read(
             told = ENDED if has_ended else convert(meant.family, meant.metric, value)
             instant = own or _instant(measured, whose, meant.metric.lane, at)
             gathering.tell_of(meant.key, whose.view, meant.metric, told, instant, meant.labels)
-        if has_ended:
-            continue
-        for name, labels, told in meant.special(one, value) if meant.special is not None else ():
+        for name, labels, said in meant.special(one, value) if meant.special is not None else ():
             metric = CATALOGUE[name]
             view = None if metric.subjects == (Subject.MACHINE,) else whose.view
+            told = ENDED if has_ended else said
             gathering.tell(view, name, told, own or _instant(measured, whose, metric.lane, at), labels)
+        if has_ended:
+            continue
         if whose.name and whose.view is not None and whose.view.kind is not ViewKind.VGPU:
             instant = own or _instant(measured, whose, Lane.STATIC, at)
             gathering.text_of(meant.key, whose.view, "gpu_name", whose.name, instant)

@@ -96,3 +96,18 @@ def test_memory_is_of_the_newest_instants_and_of_who_is_written_of() -> None:
     assert rows.machines == {NODE}
     rows.forget_before(T0 + 100 * NANOS)
     assert rows.machines == set()
+
+
+def test_what_never_changes_is_told_again_once_it_was_gone() -> None:
+    rows, name = Rows(), "gpu_name"
+    told = [
+        (0, "H200", True),
+        (1, Absent(Reason.NO_DATA, "ended"), True),
+        (2, "H200", True),
+        (3, "H200", False),
+    ]
+    for second, value, is_news in told:
+        part = sample(0, T0 + second * NANOS, {name: value}, lane=Lane.STATIC)
+        joined = rows.joined(NODE, [part])
+        assert bool(joined) is is_news, second
+        rows.keep(NODE, joined)

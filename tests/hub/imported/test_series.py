@@ -138,3 +138,16 @@ def test_what_an_agent_says_of_its_guests_makes_no_machine_and_is_not_its_hosts(
     values = [sample.values.get("gpu_power_watts") for sample in found.machines[machine]]
     assert [value for value in values if value is not None] == [300.0]
     assert found.nameless > 0
+
+
+def test_a_series_that_goes_on_under_other_labels_has_its_value() -> None:
+    # A pod ends and another one begins: of the same scrape there are a stale marker and a number.
+    power = "DCGM_FI_DEV_POWER_USAGE"
+    before = series(power, UUID="GPU-1", gpu="0", Hostname="n1", pod="a", namespace="x", container="c")
+    after = series(power, UUID="GPU-1", gpu="0", Hostname="n1", pod="b", namespace="x", container="c")
+    for told, stale in (
+        (((before, STALE, T0), (after, 80.0, T0)), (0,)),
+        (((after, 80.0, T0), (before, STALE, T0)), (1,)),
+    ):
+        (samples,) = read_request(request(*told, stale=stale)).machines.values()
+        assert [one.values["gpu_power_watts"] for one in samples if "gpu_power_watts" in one.values] == [80.0]

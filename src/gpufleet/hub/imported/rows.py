@@ -66,11 +66,13 @@ class Rows:
         return nearest if abs(nearest - at) <= self._together else at
 
     def _was_said(self, subject: Subject, part: Sample) -> bool:
+        """Tell whether the row before says the same: not one further back, as a series can end and begin again."""
+        rows = self._kept.get(subject, {})
+        at = max((one for one in rows if one < part.measured_at), default=None)
         return (
-            any(
-                0 < part.measured_at - at < STATIC_SECONDS * NANOS and part.values.items() <= row.values.items()
-                for at, row in self._kept.get(subject, {}).items()
-            )
+            at is not None
+            and part.measured_at - at < STATIC_SECONDS * NANOS
+            and part.values.items() <= rows[at].values.items()
             and not part.dims
         )
 
