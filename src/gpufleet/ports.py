@@ -22,6 +22,7 @@ from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import MachineRecord
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.cluster import Cluster, ClusterSpec
+from gpufleet.model.declared import DeclaredGpus, DeclaredResource
 from gpufleet.model.holding import Holding
 from gpufleet.model.inventory import ChangeQuestion, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.ledger import FlushIntent, Held, MachineMark, MachineMatch, SenderState, SequenceKey
@@ -277,6 +278,23 @@ class Store(Protocol):
         """Return cluster to how many GPUs its machines have, but for some machines by id."""
         ...
 
+    def declared_gpus(self, since: int, without: Sequence[str] = ()) -> Mapping[str, tuple[DeclaredGpus, ...]]:
+        """Return cluster to how many GPUs Kubernetes counts in it, by each who says so, but for some machines by id.
+
+        What was received before `since` (nanoseconds since 1970), or has ended, nobody says any more.
+        """
+        ...
+
+    def declared_of(
+        self, cluster: str, machines: Sequence[str], since: int
+    ) -> Mapping[str, tuple[DeclaredResource, ...]]:
+        """Return what Kubernetes says of machines by id, received since then; one without any is left out."""
+        ...
+
+    def gpus_on_buses(self, cluster: str, machines: Sequence[str]) -> Mapping[str, int]:
+        """Return how many GPUs machines by id have on their buses; one that never told of those is left out."""
+        ...
+
     def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         """Return the ids of the machines that ever told of the view of this key, in order."""
         ...
@@ -420,6 +438,13 @@ class Registry(Protocol):
 
         Raises:
             CrowdedError: if it would be one more than the cluster may have; those that are known are matched.
+        """
+        ...
+
+    def name(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
+        """Return the machine that somebody else than itself names, as Kubernetes does: a new one if none is known so.
+
+        Nothing that is known of a machine changes by it, and it was not heard of. Raises as `match`.
         """
         ...
 

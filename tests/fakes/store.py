@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from gpufleet.codecs.batch import to_rows
 from gpufleet.model.aggregate import AGGREGATED
+from gpufleet.model.catalogue import SAID_BY_KUBERNETES
+from gpufleet.model.declared import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import SqlError, StoreError
 from gpufleet.model.holding import Holding
 from gpufleet.model.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange, StoredSlot
@@ -29,6 +31,7 @@ from gpufleet.model.stored import (
 )
 from gpufleet.model.usage import Stretch, Worked
 from gpufleet.model.view import ViewKind
+from tests.fakes import declared
 
 
 class MemoryStore:
@@ -216,6 +219,7 @@ class MemoryStore:
                         found += [
                             (one.reported_at, s.measured_at, StoredSample(sample=s, received_at=one.received_at))
                             for s in report.samples
+                            if not (s.dims and all(dim.metric in SAID_BY_KUBERNETES for dim in s.dims))
                         ]
         return [stored for _, _, stored in sorted(found, key=lambda one: one[:2])]
 
@@ -292,12 +296,27 @@ class MemoryStore:
             since = max((at for at, _ in told.values()), default=0) - 1200 * 10**9
             named = [is_named for at, is_named in told.values() if at >= since]
             pci = self._on_buses(cluster, machine)
+            if not told and pci is None:
+                continue
             before = found.get(cluster, KnownGpus(pci=None, nvml=0))
             found[cluster] = KnownGpus(
                 pci=before.pci if pci is None else (before.pci or 0) + pci,
                 nvml=before.nvml + (sum(named) or len(named)),
             )
         return found
+
+    def declared_gpus(self, since: int, without: Sequence[str] = ()) -> dict[str, tuple[DeclaredGpus, ...]]:
+        batches = [one for _, some in self.writes for one in some]
+        places = {(one.batch.cluster, id_) for one in batches for id_ in one.machine_ids}
+        buses = {place: count for place in places if (count := self._on_buses(*place)) is not None}
+        return declared.gpus(declared.said_in(batches, since), buses, without)
+
+    def declared_of(self, cluster: str, machines: Sequence[str], since: int) -> dict[str, tuple[DeclaredResource, ...]]:
+        said = declared.said_in([one for _, some in self.writes for one in some], since)
+        return declared.resources(said, cluster, machines)
+
+    def gpus_on_buses(self, cluster: str, machines: Sequence[str]) -> dict[str, int]:
+        return {one: count for one in machines if (count := self._on_buses(cluster, one)) is not None}
 
     def _on_buses(self, cluster: str, machine: str) -> int | None:
         found = None

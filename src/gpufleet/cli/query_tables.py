@@ -87,6 +87,7 @@ def fleet(found: FleetAnswer) -> list[Table | str]:
         "partial or suspect",
     )
     lines: list[Table | str] = [_table(titles, rows, "clusters"), found.words]
+    lines += [escape(_clean(said)) for one in found.clusters if (said := _expectations(one.coverage))]
     if found.hub.deaf:
         lines.append("The hub turns batches away just now: nobody's silence is counted.")
     return lines
@@ -267,7 +268,33 @@ def processes(found: ProcessesAnswer) -> list[Table | str]:
 
 
 def _coverage(found: Sequence[Coverage]) -> list[Table | str]:
-    return [escape(_clean(f"GPUs reporting in cluster {one.cluster}: {one.words}")) for one in found]
+    lines = []
+    for one in found:
+        lines += [f"GPUs reporting in cluster {one.cluster}: {one.words}", _expectations(one)]
+    return [escape(_clean(words)) for words in lines if words]
+
+
+def _expectations(found: Coverage | None) -> str:
+    """Say who expects how many GPUs, where they do not agree or Kubernetes is among them."""
+    if found is None:
+        return ""
+    sources = found.sources
+    told = [
+        (name, count)
+        for name in ("registration", "pci", "nvml", "kubernetes")
+        if (count := getattr(sources, name)) is not None
+    ]
+    if not found.kubernetes and len({count for _, count in told}) < 2:
+        return ""
+    words = ", ".join(f"{count} by {name}" for name, count in told)
+    if sources.kubernetes_shares:
+        words += f" ({sources.kubernetes_shares} of them shares of GPUs)"
+    said = "; ".join(
+        f"{one.reader} says {one.gpus} of {one.machines} nodes"
+        f"{'' if one.allocatable is None else f', {one.allocatable} allocatable'}, {one.received_at:%H:%M:%S}Z"
+        for one in found.kubernetes
+    )
+    return f"GPUs of cluster {found.cluster}: {words}{f' ({said})' if said else ''}"
 
 
 def senders(found: Sequence[SenderRecord]) -> list[Table | str]:
@@ -423,6 +450,8 @@ def _heard(liveness: Liveness | None, age_seconds: float) -> str:
     """Say when something was heard of, and what is to be thought of that unless it is live."""
     if liveness is None or liveness.state is State.LIVE:
         return _age(age_seconds)
+    if liveness.state is State.NEVER_SEEN:
+        return f"{liveness.state.value}, named {_age(age_seconds)}"
     return f"{liveness.state.value}{', not verified' if liveness.unverified else ''}, {_age(age_seconds)}"
 
 

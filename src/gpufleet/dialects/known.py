@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from gpufleet.dialects.all_smi import ALL_SMI
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.dialect import Dialect
+from gpufleet.dialects.kube_state_metrics import KUBE_STATE_METRICS
 from gpufleet.dialects.kubevirt import KUBEVIRT
 from gpufleet.dialects.native import NATIVE
 from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER
@@ -14,6 +15,10 @@ from gpufleet.model.catalogue import Subject
 MACHINE_ONLY = (Subject.MACHINE,)
 
 DIALECTS: tuple[Dialect, ...] = (NATIVE, DCGM_EXPORTER, ALL_SMI, NVIDIA_GPU_EXPORTER, KUBEVIRT)
+"""Of pages that one machine's exporter writes."""
+
+OF_CLUSTERS: tuple[Dialect, ...] = (*DIALECTS, KUBE_STATE_METRICS)
+"""Of series that a cluster's collector brings: those of its machines' exporters, and what is said of its machines."""
 
 
 def recognise(names: Iterable[str]) -> Dialect | None:

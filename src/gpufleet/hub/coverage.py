@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpufleet.model.answer import Coverage
 from gpufleet.model.cluster import Cluster
+from gpufleet.model.declared import BELIEVED_NS, DeclaredGpus
 from gpufleet.model.liveness import Expected
 from gpufleet.model.stored import KnownGpus
 from gpufleet.model.time import NANOS
@@ -11,7 +12,7 @@ from gpufleet.ports import Clock, Registry, Store
 
 
 class Covering:
-    """Counts with two questions to the store, however many GPUs there are. Everything here blocks."""
+    """Counts with a few questions to the store, however many GPUs there are. Everything here blocks."""
 
     def __init__(self, *, registry: Registry, store: Store, clock: Clock, stale_after_seconds: float) -> None:
         self._registry = registry
@@ -26,18 +27,27 @@ class Covering:
         """
         reporting = self._store.reporting_gpus(self._clock.now_ns() - int(self._stale_after * NANOS))
         known = self._store.known_gpus(retired)
+        declared = self._store.declared_gpus(self._clock.now_ns() - BELIEVED_NS, retired)
         clusters = {one.id: one for one in self._registry.clusters() if one.closed_at is None}
         names = sorted({*clusters, *reporting}) if cluster is None else [cluster]
-        return tuple(_coverage(name, reporting.get(name, 0), clusters, known) for name in names)
+        return tuple(_coverage(name, reporting.get(name, 0), clusters, known, declared.get(name, ())) for name in names)
 
 
-def _coverage(name: str, reporting: int, clusters: Mapping[str, Cluster], known: Mapping[str, KnownGpus]) -> Coverage:
+def _coverage(
+    name: str,
+    reporting: int,
+    clusters: Mapping[str, Cluster],
+    known: Mapping[str, KnownGpus],
+    declared: tuple[DeclaredGpus, ...],
+) -> Coverage:
     spec = clusters[name].spec if name in clusters else None
     gpus = known.get(name)
     sources = Expected(
         registration=sum(spec.expected.values()) if spec is not None and spec.expected else None,
         pci=gpus.pci if gpus else None,
         nvml=gpus.nvml if gpus else None,
+        kubernetes=sum(one.counted for one in declared) if declared else None,
+        kubernetes_shares=sum(one.shares for one in declared),
     )
     best = sources.best
     return Coverage(
@@ -46,5 +56,6 @@ def _coverage(name: str, reporting: int, clusters: Mapping[str, Cluster], known:
         expected=best[0] if best else None,
         expected_by=best[1] if best else None,
         sources=sources,
+        kubernetes=declared,
         words=f"{reporting} of {best[0]} expected by {best[1]}" if best else f"{reporting}, expected: not said",
     )

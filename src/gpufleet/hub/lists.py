@@ -13,6 +13,7 @@ from gpufleet.hub.inventory import count_gpus, count_shown, gpu_records, may_cou
 from gpufleet.hub.liveness.judging import Instant
 from gpufleet.hub.paging import Asked
 from gpufleet.model.answer import Coverage, GpuPage, GpuRecord, MachinePage, MachineRecord, NodePage, NodeRecord
+from gpufleet.model.declared import BELIEVED_NS
 from gpufleet.model.ledger import MachineMark
 from gpufleet.model.liveness import Liveness
 from gpufleet.model.machine import MachineKind
@@ -46,7 +47,7 @@ class Lists:
         counts = self._counts(machines, _of_each(machines, self._store.readers_of))
         return tuple(
             msgspec.structs.replace(one, gpus=counts[one.id][0], liveness=_with_gpus(one.liveness, counts[one.id]))
-            for one in _judged(machines, instant)
+            for one in _judged(self._expected(machines), instant)
         )
 
     def nodes(self, cluster: str | None, page: Asked, instant: Instant) -> NodePage:
@@ -61,7 +62,7 @@ class Lists:
             machine = msgspec.structs.replace(machine, liveness=liveness)
             return node_record(machine, counts[machine.id], error, self._stale_after)
 
-        items = tuple(map(record, _judged(found, instant)))
+        items = tuple(map(record, _judged(self._expected(found), instant)))
         return NodePage(items=items, coverage=self._coverage(cluster), next=following)
 
     def gpus(self, cluster: str | None, machine: str | None, page: Asked, instant: Instant) -> GpuPage:
@@ -90,6 +91,16 @@ class Lists:
             record
             for one in _judged(machines, instant)
             for record in gpu_records(one, stored.get(one.id, ()), self._freshness(readers.get(one.id, ())))
+        ]
+
+    def _expected(self, machines: Sequence[MachineRecord]) -> list[MachineRecord]:
+        """Fill in how many GPUs others say that machines have."""
+        since = self._clock.now_ns() - BELIEVED_NS
+        buses = _of_each(machines, self._store.gpus_on_buses)
+        declared = _of_each(machines, lambda cluster, ids: self._store.declared_of(cluster, ids, since))
+        return [
+            msgspec.structs.replace(one, pci_gpus=buses.get(one.id), kubernetes=declared.get(one.id, ()))
+            for one in machines
         ]
 
     def _counts(
@@ -139,6 +150,7 @@ def _judged(machines: Sequence[MachineRecord], instant: Instant) -> Iterator[Mac
             last_seen=to_ns(one.last_seen),
             retired_at=to_ns(one.retired_at) if one.retired_at else None,
             conflict=one.conflict is not None,
+            named_only=one.named_only,
         )
         yield msgspec.structs.replace(with_age(one, instant.now), liveness=instant.machine(mark))
 

@@ -47,6 +47,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
         last_seen: nanoseconds since 1970 by the hub's clock.
         boots: its newest boots, the newest last.
         strangers: boot ids that were found to be a clone's.
+        named_only: nobody heard of it; somebody else named it, last at `last_seen`.
     """
 
     id: str
@@ -54,6 +55,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: int
     boots: tuple[Boot, ...] = ()
     strangers: tuple[str, ...] = ()
+    named_only: bool = False
 
 
 class Verdict(enum.Enum):

@@ -20,6 +20,7 @@ from gpufleet.hub.counters import Counters, bounded
 from gpufleet.hub.digests import digest_of
 from gpufleet.hub.heard import heard, is_news
 from gpufleet.hub.ledger import Ledger, key_of
+from gpufleet.hub.naming import named_only
 from gpufleet.hub.normalise import normalise
 from gpufleet.hub.order import STEP_NS
 from gpufleet.hub.quarantine import Quarantine
@@ -191,7 +192,12 @@ class Writer:
         return at if answered is None else min(at, max(1, answered))
 
     def _match(self, batch: WireBatch, at: int) -> tuple[str, ...]:
-        return tuple(self._registry.match(batch.cluster, batch.sender, machine, at).id for machine in batch.machines)
+        named = named_only(batch)
+        ids = []
+        for place, machine in enumerate(batch.machines):
+            learn = self._registry.name if place in named else self._registry.match
+            ids.append(learn(batch.cluster, batch.sender, machine, at).id)
+        return tuple(ids)
 
     def _item(self, read: _Read, ids: tuple[str, ...], doubts: Sequence[Doubts] | None) -> Item:
         record = read.record

@@ -6,6 +6,7 @@ import msgspec
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation
+from gpufleet.model.declared import DeclaredGpus, DeclaredResource
 from gpufleet.model.inventory import GpuHistory
 from gpufleet.model.liveness import Expected, Liveness
 from gpufleet.model.machine import Machine
@@ -117,6 +118,9 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         conflict: set when the evidence contradicts another machine's, with the words for it.
         retired_at: when an operator said that it is gone; what is heard of it later brings it back.
         gpus: devices known on it.
+        named_only: nobody ever heard of it, but Kubernetes names it: it was "seen" when that was said.
+        pci_gpus: NVIDIA's controllers on its buses, without virtual functions; None where it never told of them.
+        kubernetes: what Kubernetes says that it has, by each who tells; nothing where nobody does.
         age_seconds: since it was last heard of, by the hub's clock.
         liveness: how recently it was heard of, by the time in which the hub could hear; see `docs/freshness.md`.
     """
@@ -130,6 +134,9 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     conflict: str | None = None
     retired_at: dt.datetime | None = None
     gpus: int = 0
+    named_only: bool = False
+    pci_gpus: int | None = None
+    kubernetes: tuple[DeclaredResource, ...] = ()
     age_seconds: float = 0.0
     liveness: Liveness | None = None
 
@@ -188,6 +195,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
         expected_by: `registration` where that says, or else whoever tells of most.
         sources: the same by everyone who can tell, side by side.
         words: "8 of 512 expected by registration".
+        kubernetes: who told what Kubernetes says, and when.
     """
 
     cluster: str
@@ -196,6 +204,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     expected_by: str | None
     sources: Expected
     words: str
+    kubernetes: tuple[DeclaredGpus, ...] = ()
 
 
 class NodePage(msgspec.Struct, frozen=True, kw_only=True):

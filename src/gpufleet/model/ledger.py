@@ -114,6 +114,7 @@ class MachineMark(msgspec.Struct, frozen=True, kw_only=True):
         last_seen: nanoseconds since 1970 by the hub's clock: when what was said of it last was received.
         retired_at: when an operator said that it is gone, or None.
         conflict: its evidence contradicts another machine's.
+        named_only: nobody heard of it: `sender` is who named it, `last_seen` when that was last.
     """
 
     id: str
@@ -122,6 +123,7 @@ class MachineMark(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: int
     retired_at: int | None
     conflict: bool
+    named_only: bool = False
 
     @property
     def is_retired(self) -> bool:

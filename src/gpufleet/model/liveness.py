@@ -42,21 +42,27 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
         registration: as the cluster was registered, all classes together.
         pci: NVIDIA's display and 3D controllers on the buses of the machines, whoever has them bound.
         nvml: GPUs that the machines' drivers told of last.
-        kubernetes: as the cluster's nodes declare it.
+        kubernetes: what the cluster's nodes have of the resource of whole GPUs, as Kubernetes says.
+        kubernetes_shares: what of that can be no GPUs of their own: shares, where GPUs are shared out.
     """
 
     registration: int | None = None
     pci: int | None = None
     nvml: int | None = None
     kubernetes: int | None = None
+    kubernetes_shares: int = 0
 
     @property
     def best(self) -> tuple[int, str] | None:
-        """The number to hold totals against, and who says it: the registration, else the largest of the others."""
+        """The number to hold totals against, and who says it: the registration, else the largest of the others.
+
+        Of those that say the same, the first of bus, driver and Kubernetes.
+        """
         if self.registration is not None:
             return self.registration, "registration"
-        told = [(count, name) for name in ("pci", "nvml", "kubernetes") if (count := getattr(self, name)) is not None]
-        return max(told, key=lambda one: one[0], default=None)
+        whole = None if self.kubernetes is None else self.kubernetes - self.kubernetes_shares
+        told = [(self.pci, "pci"), (self.nvml, "nvml"), (whole, "kubernetes")]
+        return max(((count, name) for count, name in told if count is not None), key=lambda one: one[0], default=None)
 
 
 class Freshness(msgspec.Struct, frozen=True, kw_only=True):

@@ -79,16 +79,32 @@ class Machines:
         """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
         words = (cluster, sender, machine)
         known_id = self._by_words.get(words)
-        if known_id is not None and self._rows[known_id].said == machine:
+        if known_id is not None and self._rows[known_id].said == machine and not self._rows[known_id].known.named_only:
             row = self._rows[known_id]  # the same words as last time, nothing else said under this id since
             row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
             self._heard[known_id] = None
             return MachineMatch(known_id, self._conflict_words(known_id))
         decision = decide(self._candidates(cluster, machine), machine, at)
         row = self._settle(decision, cluster, sender, machine, at)
+        row.known = msgspec.structs.replace(row.known, named_only=False)
         self._keep(row)
         self._record_conflicts(row, decision, at)
         self._by_words[words] = row.known.id
+        return MachineMatch(row.known.id, self._conflict_words(row.known.id))
+
+    def name(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
+        """Return the machine that somebody else names; see `ports.Registry.name`."""
+        decision = decide(self._candidates(cluster, machine), machine, at)
+        if decision.verdict is Verdict.NEW:
+            row = self._settle(decision, cluster, sender, machine, at)
+            row.known = msgspec.structs.replace(row.known, named_only=True)
+            self._keep(row)
+            return MachineMatch(row.known.id)
+        assert decision.known is not None
+        row = self._rows[decision.known.id]
+        if row.known.named_only and row.retired_at is None and at > row.known.last_seen:
+            row.known, row.sender = msgspec.structs.replace(row.known, last_seen=at), sender
+            self._changed[row.known.id] = None
         return MachineMatch(row.known.id, self._conflict_words(row.known.id))
 
     def records(
@@ -148,6 +164,7 @@ class Machines:
             last_seen=row.known.last_seen,
             retired_at=row.retired_at,
             conflict=id_ in self._conflicts and self._conflict_words(id_) is not None,
+            named_only=row.known.named_only,
         )
 
     def _rows_of(self, cluster: str | None) -> Iterable[_Row]:
@@ -206,7 +223,8 @@ class Machines:
         assert decision.known is not None
         before = self._rows[decision.known.id]
         # What was true before somebody else's newer word does not make its sender the machine's.
-        speaker = sender if at >= before.known.last_seen else before.sender
+        is_newest = at >= before.known.last_seen or before.known.named_only
+        speaker = sender if is_newest else before.sender
         return _Row(cluster, speaker, decision.known, before.first_seen, machine, before.retired_at)
 
     def _new_id(self) -> str:
@@ -275,6 +293,7 @@ class Machines:
             first_seen=to_datetime(row.first_seen),
             last_seen=to_datetime(row.known.last_seen),
             conflict=self._conflict_words(row.known.id),
+            named_only=row.known.named_only,
             retired_at=None if row.retired_at is None else to_datetime(row.retired_at),
         )
 

@@ -70,6 +70,11 @@ class SqlRegistry:
         with self._lock:
             return self._machines.match(cluster, sender, machine, at)
 
+    def name(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
+        """Return the machine that somebody else names."""
+        with self._lock:
+            return self._machines.name(cluster, sender, machine, at)
+
     def machines(
         self,
         cluster: str | None = None,

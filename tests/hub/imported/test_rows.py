@@ -100,7 +100,7 @@ def test_memory_is_of_the_newest_instants_and_of_who_is_written_of() -> None:
 
 def test_what_never_changes_is_told_again_once_it_was_gone() -> None:
     rows, name = Rows(), "gpu_name"
-    told = [
+    told: list[tuple[int, Value | Absent, bool]] = [
         (0, "H200", True),
         (1, Absent(Reason.NO_DATA, "ended"), True),
         (2, "H200", True),

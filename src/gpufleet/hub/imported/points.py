@@ -1,13 +1,18 @@
 """A request of OTLP metrics as samples of machines. Pure."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from gpufleet.codecs.otlp.records import Attributes, MetricsRequest, ResourceMetrics
+from gpufleet.codecs.remote_write.records import WriteRequest
+from gpufleet.dialects.kube_state_metrics import KUBE_STATE_METRICS
 from gpufleet.dialects.otel import is_mine
 from gpufleet.dialects.otel_reading import Incoming, read_points
+from gpufleet.hub.imported.series import read_request as read_series
 from gpufleet.hub.imported.written import Written, can_be_called, has_a_name
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
+from gpufleet.model.series import Series
 
 READER = "otlp"
 """Name of the reader in samples that came by OTLP."""
@@ -22,11 +27,19 @@ def read_request(request: MetricsRequest) -> Written:
     drift: Counter[str] = Counter()
     count = others = nameless = 0
     for resource in request.resources:
-        points = _points(resource)
-        count += len(points)
+        every = _points(resource)
+        count += len(every)
+        of_nodes = [one for one in every if KUBE_STATE_METRICS.is_mine(one.name)]
+        points = [one for one in every if not KUBE_STATE_METRICS.is_mine(one.name)] if of_nodes else every
+        said = _said_of_nodes(of_nodes)
+        others += said.others
+        nameless += said.nameless
+        for named, told in said.machines.items():
+            machines.setdefault(named, []).extend(told)
         machine = machine_of(resource.attributes)
         read = read_points("", points, reader=READER)
         unknown = [point.name for point in points if point.name in read.unknown]
+        drift.update(said.drift)
         drift.update(name for name in unknown if is_mine(name))
         others += sum(not is_mine(name) for name in unknown)
         nameless += read.nameless
@@ -43,6 +56,14 @@ def read_request(request: MetricsRequest) -> Written:
         nameless=nameless,
         problems={problem.value: number for problem, number in request.problems.items()},
     )
+
+
+def _said_of_nodes(points: Sequence[Incoming]) -> Written:
+    """Read what a collector scraped from kube-state-metrics: whom it is said of, its points tell."""
+    series = [Series(one.name, dict(one.attributes)) for one in points]
+    values = [0.0 if one.value is None else float(one.value) for one in points]
+    ended = [number for number, one in enumerate(points) if one.value is None]
+    return read_series(WriteRequest(series, values, [one.at for one in points], ended, {}, {}), READER)
 
 
 def machine_of(attributes: Attributes) -> Machine | None:

@@ -9,7 +9,8 @@ import msgspec
 from gpufleet.codecs.remote_write.records import WriteRequest
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.dialect import Dialect
-from gpufleet.dialects.known import DIALECTS
+from gpufleet.dialects.known import OF_CLUSTERS
+from gpufleet.dialects.kube_state_metrics import KUBE_STATE_METRICS, is_of_gpus
 from gpufleet.dialects.meaning import Meaning
 from gpufleet.dialects.pods import pod_of
 from gpufleet.dialects.reading import read
@@ -34,9 +35,9 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
     others = nameless = 0
     for number, series in enumerate(request.series):
         if series.name not in dialects:
-            dialects[series.name] = next((one for one in DIALECTS if one.is_mine(series.name)), None)
+            dialects[series.name] = next((one for one in OF_CLUSTERS if one.is_mine(series.name)), None)
         dialect = dialects[series.name]
-        if dialect is None or FORWARDED in series.labels:
+        if dialect is None or FORWARDED in series.labels or (dialect is KUBE_STATE_METRICS and not is_of_gpus(series)):
             others += 1
         else:
             machine = series.labels.get("node") or host_of(series.labels.get("instance", ""))

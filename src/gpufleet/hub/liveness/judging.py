@@ -3,6 +3,7 @@
 from gpufleet.hub.liveness.limits import LOST_SECONDS, Limits, judge, limits_of
 from gpufleet.hub.liveness.senders import SenderLife, Senders, answered_at
 from gpufleet.model.answer import EpochConflict
+from gpufleet.model.declared import BELIEVED_NS
 from gpufleet.model.ledger import MachineMark
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.time import NANOS, to_datetime
@@ -62,9 +63,14 @@ class Instant:
         """Judge a machine: as its sender, and by how far what was said of it last is behind its sender's newest word.
 
         Both of those are of the same clock, so neither a step of it nor a store that does not take anything makes a
-        machine look silent.
+        machine look silent. One that only Kubernetes names was never seen; once who named it no longer does, nobody
+        expects it.
         """
         life = self.senders.life(self.second, mark.cluster, mark.sender)
+        if mark.named_only:
+            since = None if life is None or life.never else answered_at(life.heard) - mark.last_seen
+            gone = mark.is_retired or (since is not None and since > BELIEVED_NS)
+            return Liveness(state=State.RETIRED if gone else State.NEVER_SEEN, silent_seconds=None)
         if life is None:
             return Liveness(state=State.RETIRED if mark.is_retired else State.LOST, silent_seconds=None)
         if life.never:

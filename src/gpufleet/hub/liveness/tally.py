@@ -92,7 +92,7 @@ def tally(
     plain = _count_senders(total, instant, cluster, retired, conflicts)
     for mark in marks:
         sender = plain.get(mark.sender)
-        if sender is None or mark.conflict or mark.retired_at is not None:
+        if sender is None or mark.conflict or mark.retired_at is not None or mark.named_only:
             total.add_machine(instant.machine(mark))
             continue
         heard_at, silent, limits, state = sender

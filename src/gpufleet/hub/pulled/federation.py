@@ -10,6 +10,7 @@ from gpufleet import __version__
 from gpufleet.codecs.prometheus_text.limits import TextLimits
 from gpufleet.codecs.prometheus_text.parser import TextParser, wire_error_of
 from gpufleet.dialects.known import DIALECTS
+from gpufleet.dialects.kube_state_metrics import SELECTORS
 from gpufleet.hub.imported.page import as_request
 from gpufleet.hub.imported.series import read_request
 from gpufleet.hub.imported.writes import NotYetError, Writer, Writes
@@ -123,8 +124,8 @@ class Federation:
 
 
 def federate_url(root: str, match: Sequence[str]) -> str:
-    """Return the address of a page; without `match` of every name of a project that is known here."""
-    asked = match or (known_names(),)
+    """Return the address of a page; without `match` of every name of a project, and of Kubernetes, that is known."""
+    asked = match or (known_names(), *SELECTORS)
     return f"{root.rstrip('/')}/federate?" + "&".join(f"match%5B%5D={quote(one, safe='')}" for one in asked)
 
 

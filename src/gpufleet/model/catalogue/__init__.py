@@ -9,6 +9,7 @@ from gpufleet.model.catalogue.gpu_links import LINK_METRICS
 from gpufleet.model.catalogue.guest import GUEST_METRICS
 from gpufleet.model.catalogue.host import HOST_METRICS
 from gpufleet.model.catalogue.instances import INSTANCE_METRICS
+from gpufleet.model.catalogue.kubernetes import KUBERNETES_METRICS, SAID_BY_KUBERNETES
 from gpufleet.model.catalogue.metric import (
     Absence,
     Lane,
@@ -20,7 +21,7 @@ from gpufleet.model.catalogue.metric import (
     ValueType,
 )
 
-CATALOGUE_VERSION = 6
+CATALOGUE_VERSION = 7
 """Raised whenever a row is added, or an existing row changes its meaning; carried by documents and batches."""
 
 ROWS = (
@@ -32,6 +33,7 @@ ROWS = (
     *INSTANCE_METRICS,
     *EVENT_METRICS,
     *HOST_METRICS,
+    *KUBERNETES_METRICS,
     *GUEST_METRICS,
 )
 """Every row, in the order in which people want to read them."""
@@ -51,6 +53,7 @@ __all__ = [
     "CATALOGUE_VERSION",
     "CORE_METRICS",
     "ROWS",
+    "SAID_BY_KUBERNETES",
     "Absence",
     "Lane",
     "Metric",

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER
+from gpufleet.model.machine import PCI_READER
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample
 from gpufleet.model.stored import KnownGpus, Standing, StoredSample
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse.client import Handle
+from gpufleet.stores.clickhouse.declared import ON_BUS
 from gpufleet.stores.clickhouse.latest import fetch_views
 
 UNNAMED = View(kind=ViewKind.GPU, side=Side.HOST, instance="").key
@@ -56,12 +57,23 @@ GROUP BY cluster
 
 _ON_BUSES = f"""
 SELECT cluster, sum(gpus) FROM (
-    SELECT cluster, machine, argMax(
-        arrayCount((v, f) -> v = {NVIDIA_VENDOR} AND isNull(f), vendors, physical_functions), reported_at) AS gpus
+    SELECT cluster, machine, {ON_BUS} AS gpus
     FROM inventory WHERE machine NOT IN {{without:Array(String)}}
     GROUP BY cluster, machine)
 GROUP BY cluster
 """  # noqa: S608 - as above
+
+
+_ON_BUSES_OF = f"""
+SELECT machine, {ON_BUS} FROM inventory WHERE cluster = {{cluster:String}} AND machine IN {{machines:Array(String)}}
+GROUP BY machine
+"""  # noqa: S608 - as above
+
+
+def fetch_gpus_on_buses(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, int]:
+    """Ask how many GPUs are on the buses of machines; one that never told of its buses is left out."""
+    parameters = {"cluster": cluster, "machines": list(machines)}
+    return dict(handle.query(_ON_BUSES_OF, parameters=parameters).result_rows)
 
 
 def fetch_known_gpus(handle: Handle, without: Sequence[str]) -> dict[str, KnownGpus]:

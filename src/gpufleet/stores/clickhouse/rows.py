@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from gpufleet.model.stored import Accepted
 from gpufleet.stores.clickhouse.columns import Columns, Rows, count
+from gpufleet.stores.clickhouse.declared import DeclaredRows
 from gpufleet.stores.clickhouse.dims import DimRows
 from gpufleet.stores.clickhouse.parts import PartRows
 from gpufleet.stores.clickhouse.processes import ProcessRows
@@ -27,6 +28,7 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
     """
     sets = Rows(column.name for column in ABSENCE_SETS.columns)
     samples, dims, parts, processes = SampleRows(known), DimRows(), PartRows(known), ProcessRows()
+    declared = DeclaredRows()
     for one in accepted:
         ids = []
         for absences in one.batch.absences:
@@ -45,6 +47,7 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
         dims.add(one, ids)
         parts.add(one)
         processes.add(one, ids)
+        declared.add(one)
     sample_columns, newest, texts = samples.gather()
     info = Rows(column.name for column in INFO.columns)
     for row in info_rows(texts):
@@ -54,6 +57,7 @@ def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
         "info": info.columns,
         **{name: rows.columns for name, rows in parts.tables.items()},
         "processes": processes.columns,
+        "declared": declared.columns,
         "dim_samples": dims.columns,
         "samples": sample_columns,
         "latest": newest,

@@ -6,7 +6,7 @@ from itertools import chain, compress
 
 import msgspec
 
-from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
+from gpufleet.model.catalogue import CATALOGUE, SAID_BY_KUBERNETES, Metric, Storage, ValueType
 from gpufleet.model.errors import UnstorableError
 from gpufleet.model.matrix import LISTED, joined, matrix_of, numbers_of
 from gpufleet.model.shapes import Shapes
@@ -72,7 +72,8 @@ def batch_codes(accepted: Accepted, machines: Coded, views: Coded) -> tuple[list
 def bare_blocks(batch: WireBatch) -> list[SampleBlock]:
     """Return rows without values for samples of which the batch has nothing but values with dimensions.
 
-    The wire has no row of its own for such a sample; `latest` needs one to find its dimensions by.
+    The wire has no row of its own for such a sample; `latest` needs one to find its dimensions by. What Kubernetes says
+    of a machine gets none: it has a table of its own, and does not show that anybody heard of the machine.
     """
     if not batch.dims:
         return []
@@ -82,6 +83,8 @@ def bare_blocks(batch: WireBatch) -> list[SampleBlock]:
         present.update((*shared, *row) for row in zip(block.machine, block.view, block.measured_at, strict=True))
     bare: dict[tuple[str, str, str], SampleBlock] = {}
     for dim in batch.dims:
+        if dim.metric in SAID_BY_KUBERNETES:
+            continue
         rows = zip(dim.machine, dim.view, dim.measured_at, dim.driver_session, strict=True)
         for machine, view, measured_at, session in dict.fromkeys(rows):
             place = (dim.reader, dim.lane, machine, view, measured_at)

@@ -170,6 +170,7 @@ def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[Table, ...]:
         HOLDINGS,
         INVENTORY,
         PROCESSES,
+        DECLARED,
     )
 
 
@@ -340,6 +341,22 @@ PROCESSES = Table(
     ),
     key=("cluster", "machine", "view", "reader", "measured_at"),
     partition="toDate(measured_at)",
+)
+
+DECLARED = Table(
+    name="declared",
+    columns=(
+        *SUBJECT[:2],
+        Column("reader", TEXT),
+        Column("metric", TEXT),
+        Column("resource", STRING),
+        Column("value", "Nullable(UInt64)"),
+        Column("measured_at", INSTANT),
+        _RECEIVED,
+    ),
+    key=("cluster", "machine", "reader", "metric", "resource"),
+    version="measured_at",
+    lookup=True,
 )
 
 MIGRATIONS = Table(

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import msgspec
 
+from gpufleet.model.declared import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import StoreError
 from gpufleet.model.holding import Holding
 from gpufleet.model.inventory import ChangeQuestion, GpuPool, StoredChange, StoredSlot
@@ -28,9 +29,15 @@ from gpufleet.model.stored import (
 from gpufleet.model.usage import Stretch, Worked
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, parse_dsn, translated
+from gpufleet.stores.clickhouse.declared import fetch_declared_gpus, fetch_declared_of
 from gpufleet.stores.clickhouse.events import fetch_events
 from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers_of_view
-from gpufleet.stores.clickhouse.fleet import fetch_known_gpus, fetch_reporting_gpus, fetch_standings
+from gpufleet.stores.clickhouse.fleet import (
+    fetch_gpus_on_buses,
+    fetch_known_gpus,
+    fetch_reporting_gpus,
+    fetch_standings,
+)
 from gpufleet.stores.clickhouse.holdings import fetch_holdings
 from gpufleet.stores.clickhouse.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.latest import Met, fetch_latest
@@ -179,6 +186,21 @@ class ClickHouseStore:
         """Return cluster to how many GPUs its machines have; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: GPUs that are known"):
             return fetch_known_gpus(self._handles.reader, without)
+
+    def declared_gpus(self, since: int, without: Sequence[str] = ()) -> dict[str, tuple[DeclaredGpus, ...]]:
+        """Return cluster to how many GPUs Kubernetes counts in it; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: GPUs that Kubernetes counts"):
+            return fetch_declared_gpus(self._handles.reader, since, without)
+
+    def declared_of(self, cluster: str, machines: Sequence[str], since: int) -> dict[str, tuple[DeclaredResource, ...]]:
+        """Return what Kubernetes says of machines; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: what Kubernetes says"):
+            return fetch_declared_of(self._handles.reader, cluster, machines, since)
+
+    def gpus_on_buses(self, cluster: str, machines: Sequence[str]) -> dict[str, int]:
+        """Return machine to GPUs on its buses; see `ports.Store`."""
+        with translated(f"{self._dsn.shown}: GPUs on buses"):
+            return fetch_gpus_on_buses(self._handles.reader, cluster, machines)
 
     def tellers_of_view(self, cluster: str, view: str) -> tuple[str, ...]:
         """Return the machines that ever told of a view; see `ports.Store`."""

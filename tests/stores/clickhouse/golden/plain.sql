@@ -240,6 +240,19 @@ PARTITION BY toDate(measured_at)
 ORDER BY (cluster, machine, view, reader, measured_at)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
+CREATE TABLE IF NOT EXISTS declared (
+    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
+    `machine` LowCardinality(String) CODEC(ZSTD(1)),
+    `reader` LowCardinality(String) CODEC(ZSTD(1)),
+    `metric` LowCardinality(String) CODEC(ZSTD(1)),
+    `resource` String CODEC(ZSTD(1)),
+    `value` Nullable(UInt64) CODEC(ZSTD(1)),
+    `measured_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
+    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1))
+) ENGINE = ReplacingMergeTree(measured_at)
+ORDER BY (cluster, machine, reader, metric, resource)
+SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
+
 CREATE TABLE IF NOT EXISTS samples_1m (
     `cluster` LowCardinality(String) CODEC(ZSTD(1)),
     `machine` LowCardinality(String) CODEC(ZSTD(1)),

@@ -248,6 +248,18 @@ VIEWS = (
         source="inventory FINAL ARRAY JOIN addresses AS an_address, vendors AS a_vendor, devices AS a_device, "
         "class_codes AS a_class, drivers AS a_driver, numa_nodes AS a_node, physical_functions AS a_function",
     ),
+    SqlView(
+        name="fleet_kubernetes",
+        help="What Kubernetes says of a machine, as each teller said it last; `value` is NULL where it has ended. "
+        "How old it is says `received_at`: nothing is left out for its age.",
+        columns=(
+            *_same("cluster machine reader metric", _WORDS),
+            Shown("resource", "resource", "such as `nvidia_com_gpu`, or the label that says it"),
+            Shown("value", "value", "how many, or NULL"),
+            *_same("measured_at received_at", _WORDS),
+        ),
+        source="declared FINAL",
+    ),
 )
 """All of them, in the order of the documentation."""
 

@@ -1,0 +1,76 @@
+"""kube-state-metrics: what Kubernetes says that each node has of NVIDIA's resources.
+
+Read in its documentation and sources (docs/metrics/cluster/node-metrics.md, v2.18): since v1.2 a series a resource,
+`kube_node_status_capacity{node,resource,unit}` and `kube_node_status_allocatable`, with every character of the resource
+that no label may have as `_` (`nvidia_com_gpu`, `nvidia_com_mig_1g_10gb`); in v1.1 to v1.3
+`kube_node_status_capacity_nvidia_gpu_cards{node}`. `kube_node_labels` has the label `nvidia.com/gpu.count` where
+`--metric-labels-allowlist` asks for it.
+"""
+
+from collections.abc import Iterable
+
+from gpufleet.dialects.dialect import Dialect, Family, Told, Whose, table
+from gpufleet.dialects.gathering import bounded
+from gpufleet.model.catalogue import CATALOGUE
+from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, LABELLED
+from gpufleet.model.series import Series
+
+NVIDIA = "nvidia_com_"
+"""How the resources of NVIDIA's device plugins begin."""
+
+MAX_RESOURCE = 128
+
+HAS, MAY_GIVE, LABELS = "kube_node_status_capacity", "kube_node_status_allocatable", "kube_node_labels"
+COUNT_LABEL = "label_nvidia_com_gpu_count"
+METRICS = {HAS: CAPACITY, MAY_GIVE: ALLOCATABLE}
+
+OLD = ("alpha_kubernetes_io_nvidia_gpu",)
+FAMILIES = table(
+    Family(name=f"{HAS}_nvidia_gpu_cards", metric=CAPACITY, labels=OLD),
+    Family(name=f"{MAY_GIVE}_nvidia_gpu_cards", metric=ALLOCATABLE, labels=OLD),
+)
+
+
+def whose(series: Series) -> Whose | None:
+    """Read which node it is; one whose name had to make way for its scraper's own is in `exported_node`."""
+    node = series.labels.get("exported_node") or series.labels.get("node", "")
+    return Whose(machine=node, view=None) if node else None
+
+
+def _resource(series: Series, value: float) -> Iterable[Told]:
+    resource, metric = series.labels.get("resource", ""), METRICS[series.name]
+    if resource.startswith(NVIDIA) and len(resource) <= MAX_RESOURCE:
+        yield metric, (resource,), bounded(CATALOGUE[metric], value, series.name)
+
+
+def _labelled(series: Series, _: float) -> Iterable[Told]:
+    count = series.labels.get(COUNT_LABEL, "")
+    if count.isascii() and count.isdigit() and len(count) < 6:
+        yield LABELLED, ("nvidia.com/gpu.count",), int(count)
+
+
+KUBE_STATE_METRICS = Dialect(
+    name="kube_state_metrics",
+    prefixes=(HAS, MAY_GIVE, LABELS),
+    families=FAMILIES,
+    unread={
+        f"{name}_{what}": "of the node's processors, memory and pods: none of GPUs'"
+        for name in (HAS, MAY_GIVE)
+        for what in ("cpu_cores", "memory_bytes", "pods")
+    },
+    whose=whose,
+    special={HAS: _resource, MAY_GIVE: _resource, LABELS: _labelled},
+)
+
+SELECTORS = (
+    f'{{__name__=~"({HAS}|{MAY_GIVE})(_nvidia_gpu_cards)?",resource=~"({NVIDIA}.+)?"}}',
+    f'{LABELS}{{{COUNT_LABEL}!=""}}',
+)
+"""What a Prometheus is asked for: the rest of what these names have is of no use here."""
+
+
+def is_of_gpus(series: Series) -> bool:
+    """Tell whether a series of these names is about NVIDIA's devices at all."""
+    if series.name == LABELS:
+        return COUNT_LABEL in series.labels
+    return series.name not in METRICS or series.labels.get("resource", "").startswith(NVIDIA)

@@ -1,0 +1,76 @@
+"""What Kubernetes says of nodes, as kube-state-metrics tells it."""
+
+import struct
+
+import pytest
+
+from gpufleet.codecs.remote_write.records import WriteRequest
+from gpufleet.hub.imported.series import read_request
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.series import Series
+from gpufleet.model.time import NANOS
+
+T0 = 1_700_000_000 * NANOS
+STALE = struct.unpack("<d", bytes.fromhex("020000000000f07f"))[0]
+
+
+def request(*told: tuple[Series, float, int], stale: tuple[int, ...] = ()) -> WriteRequest:
+    return WriteRequest(
+        [one for one, _, _ in told], [value for _, value, _ in told], [at for _, _, at in told], list(stale), {}, {}
+    )
+
+
+def series(name: str, /, **labels: str) -> Series:
+    return Series(name, labels)
+
+
+def test_what_kubernetes_says_of_nodes_is_told_of_them() -> None:
+    capacity, allocatable = "kube_node_status_capacity", "kube_node_status_allocatable"
+    own = {"instance": "10.1.1.1:8080", "job": "kube-state-metrics"}
+    found = read_request(
+        request(
+            (series(capacity, node="n1", resource="nvidia_com_gpu", unit="integer", **own), 8.0, T0),
+            (series(allocatable, node="n1", resource="nvidia_com_gpu", unit="integer", **own), 7.0, T0),
+            (series(capacity, node="n1", resource="nvidia_com_mig_1g_10gb", unit="integer", **own), 14.0, T0),
+            (series("kube_node_labels", node="n1", label_nvidia_com_gpu_count="8", **own), 1.0, T0),
+            (series(capacity, node="m1", exported_node="n2", resource="nvidia_com_gpu", **own), 0.0, T0),
+            (series(f"{capacity}_nvidia_gpu_cards", node="n3", **own), 4.0, T0),
+            (series(capacity, node="n1", resource="cpu", unit="core", **own), 64.0, T0),
+            (series("kube_node_labels", node="n2", **own), 1.0, T0),
+            (series(capacity, resource="nvidia_com_gpu", **own), 8.0, T0),
+        )
+    )
+    assert (found.others, found.nameless, found.drift) == (2, 1, {})
+    capacity, allocatable = "kubernetes_capacity_devices", "kubernetes_allocatable_devices"
+    for samples in found.machines.values():
+        for one in samples:
+            assert (one.reader, one.view, one.values) == ("remote_write/kube_state_metrics", None, {})
+    told = {
+        machine.name: {(dim.metric, dim.labels[0]): dim.value for one in samples for dim in one.dims}
+        for machine, samples in found.machines.items()
+    }
+    assert told == {
+        "n1": {
+            (capacity, "nvidia_com_gpu"): 8,
+            (allocatable, "nvidia_com_gpu"): 7,
+            (capacity, "nvidia_com_mig_1g_10gb"): 14,
+            ("kubernetes_labelled_devices", "nvidia.com/gpu.count"): 8,
+        },
+        "n2": {(capacity, "nvidia_com_gpu"): 0},
+        "n3": {(capacity, "alpha_kubernetes_io_nvidia_gpu"): 4},
+    }
+
+
+@pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])
+def test_what_kubernetes_cannot_mean_is_no_count(value: float) -> None:
+    told = series("kube_node_status_capacity", node="n1", resource="nvidia_com_gpu")
+    ((sample,),) = read_request(request((told, value, T0))).machines.values()
+    assert [one.value for one in sample.dims] == [Absent(Reason.INVALID_VALUE, "kube_node_status_capacity")]
+
+
+def test_a_node_that_kubernetes_says_nothing_more_of_has_no_count() -> None:
+    told = series("kube_node_status_capacity", node="n1", resource="nvidia_com_gpu")
+    ((sample,),) = read_request(request((told, STALE, T0), stale=(0,))).machines.values()
+    (absent,) = [one.value for one in sample.dims]
+    assert isinstance(absent, Absent)
+    assert absent.reason is Reason.NO_DATA

@@ -1,0 +1,141 @@
+"""What Kubernetes says of nodes, through the hub's door and out of every answer that counts GPUs."""
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpufleet.cli.query_tables import fleet, render
+from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
+from gpufleet.model.fleet import FleetAnswer
+from tests.support.waiting import wait_until_async
+from tests.web.hub.site import Site, running_site
+from tests.web.hub.test_write import V1, V2, now_ms, write
+
+OWN = {"instance": "10.1.1.1:8080", "job": "kube-state-metrics"}
+
+
+def said(node: str, resource: str, count: float | None, at: int, kind: str = "capacity") -> Point:
+    name = f"kube_node_status_{kind}"
+    return Point({"__name__": name, "node": node, "resource": resource, "unit": "integer", **OWN}, count, at)
+
+
+def power(node: str, gpu: int, at: int) -> Point:
+    labels = {"gpu": str(gpu), "UUID": f"GPU-{node}-{gpu}", "Hostname": node, "instance": f"{node}:9400"}
+    return Point({"__name__": "DCGM_FI_DEV_POWER_USAGE", **labels}, 100.0, at)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+async def sources(site: Site) -> dict[str, Any]:
+    _, cluster = await site.ask("/v1/clusters/local")
+    found: dict[str, Any] = cluster["coverage"]["sources"]
+    return found
+
+
+def otlp(points: list[Point]) -> bytes:
+    """Encode as a collector does that scraped them."""
+    by_name: dict[str, list[Point]] = {}
+    for one in points:
+        by_name.setdefault(one.labels["__name__"], []).append(one)
+    metrics = [
+        {
+            "name": name,
+            "gauge": {
+                "dataPoints": [
+                    {
+                        "timeUnixNano": str(one.at),
+                        "attributes": [
+                            {"key": key, "value": {"stringValue": text}}
+                            for key, text in one.labels.items()
+                            if key != "__name__"
+                        ],
+                        **({"flags": 1} if one.value is None else {"asDouble": one.value}),
+                    }
+                    for one in each
+                ]
+            },
+        }
+        for name, each in by_name.items()
+    ]
+    return json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": metrics}]}]}).encode()
+
+
+async def bring(site: Site, road: str, points: list[Point]) -> None:
+    if road == "otlp":
+        status, _, body = await write(
+            site.hub.url, otlp(points), "application/json", path="/v1/metrics", **{"Content-Encoding": "identity"}
+        )
+        assert status == 200, body
+    else:
+        encode, content_type = (encode_1, V1) if road == "1.0" else (encode_2, V2)
+        assert (await write(site.hub.url, encode(points), content_type))[0] == 204
+
+
+@pytest.mark.parametrize("road", ["1.0", "2.0", "otlp"])
+async def test_what_kubernetes_says_stands_beside_the_other_counts(site: Site, road: str) -> None:
+    at = now_ms()
+    status, _, _ = await write(site.hub.url, encode_1([power("n1", gpu, at) for gpu in range(2)]))
+    assert status == 204
+    kube = [
+        said("n1", "nvidia_com_gpu", 4.0, at),
+        said("n1", "nvidia_com_gpu", 3.0, at, "allocatable"),
+        said("n1", "cpu", 64.0, at),
+        said("n2", "nvidia_com_gpu", 8.0, at),
+        said("n2", "nvidia_com_mig_1g_10gb", 14.0, at),
+    ]
+    await bring(site, road, kube)
+
+    async def there() -> bool:
+        found = await sources(site)
+        return (found["kubernetes"], found["nvml"]) == (12, 2)
+
+    await wait_until_async(there, what="both counts")
+    reader = f"{'otlp' if road == 'otlp' else 'remote_write'}/kube_state_metrics"
+    _, cluster = await site.ask("/v1/clusters/local")
+    coverage = cluster["coverage"]
+    assert (coverage["expected"], coverage["expected_by"]) == (12, "kubernetes")
+    assert coverage["words"] == "2 of 12 expected by kubernetes"
+    (told,) = coverage["kubernetes"]
+    assert (told["reader"], told["machines"], told["gpus"], told["allocatable"]) == (reader, 2, 12, 3)
+    assert cluster["freshness"]["machines"] == {"live": 1, "never_seen": 1}
+
+    _, answer = await site.ask("/v1/fleet")
+    assert (answer["gpus_reporting"], answer["gpus_expected"]) == (2, 12)
+    words = render(fleet(msgspec.convert(answer, FleetAnswer)), width=200, colour=False)
+    assert f"GPUs of cluster local: 2 by nvml, 12 by kubernetes ({reader} says 12 of 2 nodes, 3 allocatable" in words
+
+    _, page = await site.ask("/v1/machines")
+    by_name = {one["machine"]["name"]: one for one in page["items"]}
+    n1, n2 = by_name["n1"], by_name["n2"]
+    assert (n1["gpus"], n1["liveness"]["state"], n1.get("named_only", False)) == (2, "live", False)
+    assert (n2.get("gpus", 0), n2["liveness"]["state"], n2["named_only"]) == (0, "never_seen", True)
+    assert [(one["resource"], one["capacity"], one["allocatable"]) for one in n1["kubernetes"]] == [
+        ("nvidia_com_gpu", 4, 3)
+    ]
+    assert [(one["resource"], one["capacity"]) for one in n2["kubernetes"]] == [
+        ("nvidia_com_gpu", 8),
+        ("nvidia_com_mig_1g_10gb", 14),
+    ]
+    rows = list(csv.DictReader(io.StringIO(await site.text("/v1/machines?format=csv"))))
+    assert [json.loads(row["kubernetes"])[0]["capacity"] for row in rows] == [4, 8]
+
+    after = at + 10**9
+    ended = [said("n2", "nvidia_com_gpu", None, after), said("n1", "nvidia_com_gpu", 2.0, after)]
+    await bring(site, road, ended)
+
+    async def gone() -> bool:
+        return bool((await sources(site))["kubernetes"] == 2)
+
+    await wait_until_async(gone, what="the end of a series")
+    _, cluster = await site.ask("/v1/clusters/local")
+    assert cluster["coverage"]["words"] == "2 of 2 expected by nvml"
