@@ -1,6 +1,7 @@
 """What the hub counts of itself."""
 
 from collections import Counter
+from collections.abc import Callable
 
 
 class Counters:
@@ -24,6 +25,7 @@ class Counters:
         repeated_rows: rows dropped because their batch had another of the same subject and instant.
         rolled_hours, rolled_again: hours made, and those of them that had been made before, for something came late.
         rollup_failures: attempts to make one that failed.
+        task_defects: times that a task beside the flushing ended and was begun again, by what it does.
         last_flush_at: nanoseconds since 1970 of the last flush that succeeded, 0 before.
         last_flush_seconds: how long it took.
     """
@@ -51,8 +53,17 @@ class Counters:
         self.rolled_hours = 0
         self.rolled_again = 0
         self.rollup_failures = 0
+        self.task_defects: Counter[str] = Counter()
         self.last_flush_at = 0
         self.last_flush_seconds = 0.0
+
+    def defect(self, task: str) -> Callable[[str], None]:
+        """Return what counts that a task ended."""
+
+        def ended(_: str) -> None:
+            self.task_defects[task] += 1
+
+        return ended
 
 
 NAMES_KEPT = 200

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import functools
 import logging
 import resource
 import socket
@@ -13,6 +14,7 @@ from typing import Any
 import uvicorn
 
 from gpufleet.model.errors import GpufleetError
+from gpufleet.upkeep import keep
 from gpufleet.web.connections import Connections, Place
 from gpufleet.web.protocol import HEAD_SECONDS, BoundedProtocol, Bounds, Sparse
 from gpufleet.web.tls import ServerTls
@@ -24,6 +26,9 @@ BACKLOG = 1024
 
 FILES_SHARE = 2
 """Connections take no more than this part of the descriptors that the process may have: others need some too."""
+
+ACCEPT_AGAIN_SECONDS = 1.0
+"""Nobody is served until accepting begins again."""
 
 
 class _Server(uvicorn.Server):
@@ -45,13 +50,15 @@ class _Server(uvicorn.Server):
         await self.lifespan.startup()
         self.servers = []
         for sock in sockets or ():
-            accepting = self._ours.accept(
+            accept = functools.partial(
+                self._ours.accept,
                 sock,
                 self._protocol,
                 tls=self.config.ssl,
                 handshake_seconds=HEAD_SECONDS,
                 close_seconds=CLOSE_SECONDS,
             )
+            accepting = keep(accept, "accepting connections", again_seconds=ACCEPT_AGAIN_SECONDS)
             self._accepting.append(asyncio.create_task(accepting, name="accept"))
         self.started = True
 
@@ -113,7 +120,7 @@ async def serve(
     reloading: asyncio.Task[None] | None = None
     if tls is not None:
         config.ssl = tls.context  # the server's own way to one takes files, and keeps them for ever
-        reloading = asyncio.create_task(tls.run(), name="tls")
+        reloading = asyncio.create_task(keep(tls.run, "looking for another certificate"), name="tls")
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     server = _Server(
         config,

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from gpufleet.config.hub import HubConfig
+from gpufleet.hub.counters import Counters
 from gpufleet.ports import Clock
+from gpufleet.upkeep import keep
 
 if TYPE_CHECKING:
     from gpufleet.hub.forward.forwarder import Forwarder
@@ -16,9 +18,12 @@ FOLDER = "forward"
 
 
 @contextlib.asynccontextmanager
-async def forwarding(forwarder: "Forwarder | None") -> AsyncIterator[None]:
+async def forwarding(forwarder: "Forwarder | None", counters: Counters) -> AsyncIterator[None]:
     """Pass on while the context is open; what waits then stays in the queue for the next start."""
-    task = asyncio.create_task(forwarder.run(), name="forwarder") if forwarder is not None else None
+    task = None
+    if forwarder is not None:
+        run = keep(forwarder.run, "passing on to the database", ended=counters.defect("forward"))
+        task = asyncio.create_task(run, name="forwarder")
     try:
         yield
     finally:

@@ -44,6 +44,7 @@ from gpufleet.model.errors import StoreError, WireError
 from gpufleet.model.ledger import SenderState
 from gpufleet.model.usage import Price
 from gpufleet.ports import Audit, Clock, Registry, Store, Tokens
+from gpufleet.upkeep import keep
 from gpufleet.wiring.clock import SystemClock
 from gpufleet.wiring.forward import forwarding, make_forwarder
 from gpufleet.wiring.polled import Pulling, polling
@@ -220,7 +221,7 @@ async def running_hub(
         task = asyncio.create_task(flusher.run(), name="flusher")
         try:
             door = Door(
-                await credentials_of(parts.tokens, stack) if config.auth == "tokens" else None,
+                await credentials_of(parts.tokens, stack, parts.counters) if config.auth == "tokens" else None,
                 counters=parts.counters,
                 clock=clock,
             )
@@ -255,8 +256,8 @@ async def running_hub(
             endpoints: dict[str, Endpoint] = {BATCHES: endpoint, **of_others}
             app = HubApp(door=door, endpoints=endpoints, api=api, recorder=recorder)
             async with (
-                watching(listening, Mark(config.folder / MARK), clock),
-                forwarding(parts.forwarder),
+                watching(listening, Mark(config.folder / MARK), clock, parts.counters.defect("watch")),
+                forwarding(parts.forwarder, parts.counters),
                 polling(
                     config,
                     Pulling(
@@ -294,12 +295,13 @@ def prices_of(config: UsageConfig) -> Prices:
     )
 
 
-async def credentials_of(tokens: Tokens, stack: contextlib.AsyncExitStack) -> Credentials:
+async def credentials_of(tokens: Tokens, stack: contextlib.AsyncExitStack, counters: Counters) -> Credentials:
     """Read the tokens, and see that changes are seen."""
     credentials = Credentials(tokens)
     if await asyncio.to_thread(credentials.load) == 0:
         log.warning("there is no token yet: make one on this host with `gpufleet token create`")
-    watching = asyncio.create_task(credentials.run(), name="tokens")
+    run = keep(credentials.run, "looking for changes of tokens", ended=counters.defect("tokens"))
+    watching = asyncio.create_task(run, name="tokens")
     stack.callback(watching.cancel)
     return credentials
 

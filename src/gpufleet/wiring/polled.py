@@ -22,6 +22,7 @@ from gpufleet.hub.pulled.targets import Target
 from gpufleet.model.errors import ConfigError
 from gpufleet.model.ledger import SenderState
 from gpufleet.ports import Clock, Reader
+from gpufleet.upkeep import keep
 from gpufleet.wiring.polled_host import PolledHost, sender_of
 from gpufleet.wiring.sending import token_of, trust_of
 
@@ -89,13 +90,23 @@ class _Hosts:
 
         async def run() -> None:
             standing = pulling.standings.open(*who, where)
-            host = PolledHost(
-                cluster, node, reader, pulling.ingest, pulling.clock, standing, self._answered.get(who, 0)
-            )
+
+            async def ask() -> None:
+                host = PolledHost(
+                    cluster, node, reader, pulling.ingest, pulling.clock, standing, self._answered.get(who, 0)
+                )
+                try:
+                    await host.run()
+                finally:
+                    self._answered[who] = host.answered_at
+
+            def ended(words: str) -> None:
+                standing.failed(words)
+                pulling.counters.task_defects["pull"] += 1
+
             try:
-                await host.run()
+                await keep(ask, f"asking {where}", ended=ended)
             finally:
-                self._answered[who] = host.answered_at
                 del self._asked[who]
                 pulling.standings.close(*who)
 
@@ -151,9 +162,16 @@ def _everything(config: HubConfig, hosts: _Hosts, pulling: Pulling) -> list[Aski
     for target in config.exporter:
         reader = hosts.exporter(target, f"exporter {target.node}/{target.name}")
         asking.append(hosts.of(target.cluster, target.node, reader, target.url or target.address or ""))
-    asking += [_federation(one, pulling).run for one in config.federation]
-    asking += [Discovery(one, hosts.discovered(one), pulling.standings).run for one in config.discovery]
+    for federation in config.federation:
+        asking.append(_kept(_federation(federation, pulling).run, f"asking {federation.url}", pulling))
+    for discovery in config.discovery:
+        found = Discovery(discovery, hosts.discovered(discovery), pulling.standings)
+        asking.append(_kept(found.run, f"following {', '.join(discovery.files)}", pulling))
     return asking
+
+
+def _kept(run: Asking, name: str, pulling: Pulling) -> Asking:
+    return lambda: keep(run, name, ended=pulling.counters.defect("pull"))
 
 
 def _federation(config: FederationConfig, pulling: Pulling) -> Federation:

@@ -106,7 +106,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
         status = RelayStatus(
             counters=counters, wal=wal, forwarder=forwarder, pressure=pressure, relayed=relayed, clock=clock
         )
-        credentials = await _credentials(config, stack)
+        credentials = await _credentials(config, stack, counters)
         app = RelayApp(
             door=Door(credentials, counters=counters, clock=clock),
             endpoint=endpoint,
@@ -117,7 +117,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
         task = asyncio.create_task(forwarder.run(), name="forwarder")
         try:
             async with (
-                watching(listening, None, clock),
+                watching(listening, None, clock, counters.defect("watch")),
                 serve(
                     app,
                     host,
@@ -148,7 +148,7 @@ def _open(config: HubConfig, ledger: Ledger, stack: contextlib.AsyncExitStack) -
     return wal
 
 
-async def _credentials(config: HubConfig, stack: contextlib.AsyncExitStack) -> Credentials | None:
+async def _credentials(config: HubConfig, stack: contextlib.AsyncExitStack, counters: Counters) -> Credentials | None:
     """Read the relay's own tokens, where it asks for them."""
     if config.auth != "tokens":
         return None
@@ -160,4 +160,4 @@ async def _credentials(config: HubConfig, stack: contextlib.AsyncExitStack) -> C
     registry = SqlRegistry(database)
     stack.callback(registry.close)
     await asyncio.to_thread(registry.migrate)
-    return await credentials_of(SqlTokens(database), stack)
+    return await credentials_of(SqlTokens(database), stack, counters)

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.mark import Mark
 from gpufleet.ports import Clock
+from gpufleet.upkeep import keep
 
 LOOK_SECONDS = 1.0
 MARK_EVERY = 5
@@ -14,9 +15,12 @@ MARK_EVERY = 5
 
 
 @contextlib.asynccontextmanager
-async def watching(listening: Listening, mark: Mark | None, clock: Clock) -> AsyncIterator[None]:
-    """Keep them while the context is open, and mark the end of this life when it closes."""
-    task = asyncio.create_task(_watch(listening, mark, clock), name="watch")
+async def watching(
+    listening: Listening, mark: Mark | None, clock: Clock, ended: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Keep them while the context is open, and mark the end of this life when it closes; `ended` as of `keep`."""
+    run = keep(lambda: _watch(listening, mark, clock), "watching the clock", ended=ended)
+    task = asyncio.create_task(run, name="watch")
     try:
         yield
     finally:

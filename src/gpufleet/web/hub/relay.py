@@ -72,6 +72,11 @@ class RelayStatus:
         page.declare("gpufleet_relay_rejected_batches_total", "counter", "Batches refused, by reason")
         for reason, number in sorted(counters.rejected.items()):
             page.add("gpufleet_relay_rejected_batches_total", labelled({"reason": reason}), number)
+        page.declare(
+            "gpufleet_relay_task_defects_total", "counter", "Times that a task was ended by a defect and begun again"
+        )
+        for task, number in sorted(counters.task_defects.items()):
+            page.add("gpufleet_relay_task_defects_total", labelled({"task": task}), number)
         page.declare("gpufleet_relay_build_info", "gauge", "Version of gpufleet; always 1")
         page.add("gpufleet_relay_build_info", labelled({"version": __version__}), 1)
         return page.encode()

@@ -67,6 +67,8 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], hearing:
         "reason",
         counters.unauthenticated,
     )
+    defects = "Times that a task was ended by a defect and begun again"
+    _by_label(page, "task_defects_total", defects, "task", counters.task_defects)
     _by_label(page, "quarantined_batches_total", "Batches put aside, by step", "step", counters.quarantined)
     _by_label(
         page, "unknown_metrics_total", "Values of metrics that this catalogue lacks", "metric", counters.unknown_metrics

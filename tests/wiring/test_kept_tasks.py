@@ -1,0 +1,78 @@
+"""Tasks beside a hub's own: a defect in one is seen and begun again, and costs nobody else anything."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from gpufleet.config.hub import ExporterHost, HubConfig
+from gpufleet.hub.counters import Counters
+from gpufleet.hub.pressure import Pressure
+from gpufleet.hub.pulled.standing import Standings
+from gpufleet.model.access import KnownToken
+from gpufleet.wiring.clock import SystemClock
+from gpufleet.wiring.hub import credentials_of
+from gpufleet.wiring.polled import Pulling, polling
+from tests.support.waiting import wait_until_async
+
+
+class BrokenClock(SystemClock):
+    """Cannot tell the time to the second who asks it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def now_ns(self) -> int:
+        self.asked += 1
+        if self.asked == 2:
+            raise ZeroDivisionError("no time")
+        return super().now_ns()
+
+
+async def test_a_host_whose_task_ends_is_seen_and_costs_no_neighbour() -> None:
+    config = HubConfig(
+        exporter=(
+            ExporterHost(cluster="local", node="n1", name="x", url="http://127.0.0.1:9/metrics"),
+            ExporterHost(cluster="local", node="n2", name="x", url="http://127.0.0.1:9/metrics"),
+        )
+    )
+    counters, standings = Counters(), Standings()
+    nothing: Any = None
+    pulling = Pulling(
+        ingest=nothing, writes=nothing, counters=counters, pressure=Pressure(1 << 20), standings=standings,
+        clock=BrokenClock(), states=(),
+    )  # fmt: skip
+
+    async def counted() -> bool:
+        return counters.task_defects["pull"] == 1
+
+    async with polling(config, pulling):
+        await wait_until_async(counted, what="a defect that is counted")
+        assert [one.error for _, one in standings] == ["", "ZeroDivisionError: no time"]
+    assert list(standings) == []
+
+
+class BrokenTokens:
+    """Can be read once."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def changes(self) -> int:
+        self.reads += 1
+        if self.reads > 1:
+            raise ZeroDivisionError("a defect")
+        return 0
+
+    def known(self) -> Sequence[KnownToken]:
+        return ()
+
+
+async def test_that_changes_of_tokens_are_no_longer_seen_is_counted() -> None:
+    counters = Counters()
+
+    async def counted() -> bool:
+        return counters.task_defects["tokens"] == 1
+
+    async with contextlib.AsyncExitStack() as stack:
+        await credentials_of(BrokenTokens(), stack, counters)  # type: ignore[arg-type]
+        await wait_until_async(counted, what="the defect")
