@@ -287,8 +287,8 @@ def _expectations(found: Coverage | None) -> str:
     if not found.kubernetes and len({count for _, count in told}) < 2:
         return ""
     words = ", ".join(f"{count} by {name}" for name, count in told)
-    if sources.kubernetes_shares:
-        words += f" ({sources.kubernetes_shares} of them shares of GPUs)"
+    if found.kubernetes_shares:
+        words += f" ({found.kubernetes_shares} of them shares of GPUs)"
     said = "; ".join(
         f"{one.reader} says {one.gpus} of {one.machines} nodes"
         f"{'' if one.allocatable is None else f', {one.allocatable} allocatable'}, {one.received_at:%H:%M:%S}Z"

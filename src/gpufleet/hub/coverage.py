@@ -47,9 +47,9 @@ def _coverage(
         pci=gpus.pci if gpus else None,
         nvml=gpus.nvml if gpus else None,
         kubernetes=sum(one.counted for one in declared) if declared else None,
-        kubernetes_shares=sum(one.shares for one in declared),
     )
-    best = sources.best
+    shares = sum(one.shares for one in declared)
+    best = sources.best(shares)
     return Coverage(
         cluster=name,
         reporting=reporting,
@@ -57,5 +57,6 @@ def _coverage(
         expected_by=best[1] if best else None,
         sources=sources,
         kubernetes=declared,
+        kubernetes_shares=shares,
         words=f"{reporting} of {best[0]} expected by {best[1]}" if best else f"{reporting}, expected: not said",
     )

@@ -210,7 +210,8 @@ def _retired(marks: Iterable[MachineMark]) -> dict[str, frozenset[str]]:
     `marks` are at least all machines of senders that speak for a retired one. Naming one is not speaking for it.
     """
     of_retired, of_others = (
-        {(one.cluster, one.sender) for one in marks if one.is_retired is is_ and not one.named_only} for is_ in (True, False)
+        {(one.cluster, one.sender) for one in marks if one.is_retired is is_ and not one.named_only}
+        for is_ in (True, False)
     )
     found: dict[str, set[str]] = {}
     for cluster, sender in of_retired - of_others:

@@ -196,6 +196,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
         sources: the same by everyone who can tell, side by side.
         words: "8 of 512 expected by registration".
         kubernetes: who told what Kubernetes says, and when.
+        kubernetes_shares: what of that can be no GPUs of their own: shares, where GPUs are shared out.
     """
 
     cluster: str
@@ -205,6 +206,7 @@ class Coverage(msgspec.Struct, frozen=True, kw_only=True):
     sources: Expected
     words: str
     kubernetes: tuple[DeclaredGpus, ...] = ()
+    kubernetes_shares: int = 0
 
 
 class NodePage(msgspec.Struct, frozen=True, kw_only=True):

@@ -43,24 +43,22 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
         pci: NVIDIA's display and 3D controllers on the buses of the machines, whoever has them bound.
         nvml: GPUs that the machines' drivers told of last.
         kubernetes: what the cluster's nodes have of the resource of whole GPUs, as Kubernetes says.
-        kubernetes_shares: what of that can be no GPUs of their own: shares, where GPUs are shared out.
     """
 
     registration: int | None = None
     pci: int | None = None
     nvml: int | None = None
     kubernetes: int | None = None
-    kubernetes_shares: int = 0
 
-    @property
-    def best(self) -> tuple[int, str] | None:
+    def best(self, shares: int = 0) -> tuple[int, str] | None:
         """The number to hold totals against, and who says it: the registration, else the largest of the others.
 
-        Of those that say the same, the first of bus, driver and Kubernetes.
+        Of those that say the same, the first of bus, driver and Kubernetes. `shares` of what Kubernetes says can be no
+        GPUs of their own.
         """
         if self.registration is not None:
             return self.registration, "registration"
-        whole = None if self.kubernetes is None else self.kubernetes - self.kubernetes_shares
+        whole = None if self.kubernetes is None else self.kubernetes - shares
         told = [(self.pci, "pci"), (self.nvml, "nvml"), (whole, "kubernetes")]
         return max(((count, name) for count, name in told if count is not None), key=lambda one: one[0], default=None)
 

@@ -15,6 +15,7 @@ from gpufleet.model.liveness import Expected, State
 from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue, Sample
+from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import to_datetime
 from tests.fakes.clock import FakeClock
 from tests.hub.liveness.hub_in_time import INTERVAL, HubInTime, Node
@@ -28,6 +29,7 @@ class Kubernetes(Node):
     def __init__(self, **says: int | None) -> None:
         super().__init__("remote_write/prometheus")
         self.says = dict(says)
+        self.beats = False
 
     def body(self, clock: FakeClock, *, at: int | None = None, seq: int | None = None) -> bytes:
         self.seq += 1
@@ -44,6 +46,7 @@ class Kubernetes(Node):
         return encode(
             Batch(
                 cluster=self.cluster, sender=self.name, epoch=self.epoch, seq=self.seq, sent_at=now,
+                heartbeat=Heartbeat(interval_seconds=INTERVAL, version="1", started_at=1) if self.beats else None,
                 reports=tuple(reports),
             )
         )  # fmt: skip
@@ -92,6 +95,17 @@ async def test_a_node_that_only_kubernetes_names_is_expected_and_was_never_seen(
     assert machines(record) == {State.LIVE: 3}
     assert len(hub.registry.machines("local")) == 3
     assert not any(one.named_only for one in hub.registry.machines("local"))
+
+
+@pytest.mark.parametrize("beats", [True, False])
+async def test_what_a_teller_names_is_not_what_it_heard(hub: HubInTime, beats: bool) -> None:
+    kubernetes = Kubernetes(node_0=8)
+    kubernetes.beats = beats
+    await hub.lets_pass(4 * INTERVAL, [kubernetes])
+    record = await hub.cluster()
+    assert machines(record) == {State.NEVER_SEEN: 1}
+    assert record.freshness is not None
+    assert record.freshness.senders == {State.LIVE: 1}
 
 
 async def test_that_kubernetes_goes_on_naming_it_makes_no_node_live(hub: HubInTime) -> None:
