@@ -94,6 +94,12 @@ class TestKept:
             "no folder of the tenant's is held"
         )
 
+    async def test_it_ends_with_the_connection(self, shell: SshShell) -> None:
+        first = await whose(shell)
+        await shell.close()
+        await asyncio.to_thread(wait_until, lambda: not Path(f"/proc/{first}").exists(), what="its end")
+        assert await whose(shell) != first
+
     async def test_two_questions_at_a_time_have_one_each_and_no_third_is_kept(
         self, guest: Guest, shell: SshShell
     ) -> None:
