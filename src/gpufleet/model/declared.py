@@ -17,7 +17,7 @@ class DeclaredGpus(msgspec.Struct, frozen=True, kw_only=True):
         reader: who says it: how its word came, and whose it is, such as `remote_write/kube_state_metrics`.
         machines: of which it says so.
         gpus: what they have of the resource of whole GPUs.
-        allocatable: what of it pods may be given; None where it does not say.
+        allocatable: what of it pods may be given, of those machines of which it says so; None where it says so of none.
         counted: of `gpus`, those of machines of which nobody said anything later.
         shares: of `counted`, what can be no GPUs of their own: a machine has more than its label `nvidia.com/gpu.count`
             says, or some times what is on its buses.
