@@ -1,4 +1,4 @@
-"""What one pass of the NVML reader costs: 8 fake H200s with their processes, by lane.
+"""What one pass of the NVML reader costs: 8 fake H200s with their processes, which live, by lane.
 
 Method: a reader with its real child makes passes 0.12 s apart, as GPM asks for, and fast ones back to back, too, in
 which GPM has no data: after a pause the processor has nothing of ours in its caches. Processor time of this process
@@ -9,11 +9,13 @@ binding (ctypes). A real driver's time comes in its place.
 """
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.table import Table
@@ -40,6 +42,22 @@ best = min(seconds(lambda: power(handle, ctypes.byref(value))) for _ in range(5)
 print(best - min(seconds(lambda: empty(handle, ctypes.byref(value))) for _ in range(5)))
 """
 """Prints the seconds that one call of the fake driver takes beyond what calling takes."""
+
+
+@contextlib.contextmanager
+def living(scenario: Scenario) -> Iterator[None]:
+    """Have a process for each that the scenario lists, which is then listed under that number: the kernel knows it."""
+    with contextlib.ExitStack() as ends:
+        numbers: dict[int, int] = {0: 0}
+        for device in scenario.devices:
+            for name in [name for name in device.rows if "Process" in name]:
+                for number in {row[0] for row in device.rows[name]} - numbers.keys():
+                    process = subprocess.Popen(["sleep", "infinity"])
+                    ends.callback(process.wait)
+                    ends.callback(process.kill)
+                    numbers[number] = process.pid
+                device.rows[name] = [(numbers[row[0]], *row[1:]) for row in device.rows[name]]
+        yield
 
 
 def thread_seconds(pid: int) -> float:
@@ -81,9 +99,8 @@ async def calls(folder: Path, lane: Lane) -> int:
         await reader.close()
 
 
-async def measure(folder: Path) -> Table:
+async def measure(folder: Path, scenario: Scenario) -> Table:
     """Measure every lane."""
-    scenario = Scenario.healthy(GPUS)
     environment = FakeNvml(folder, scenario).environment
     probe = subprocess.run(  # noqa: ASYNC221 - nothing else runs
         [sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, check=True
@@ -115,8 +132,9 @@ async def measure(folder: Path) -> Table:
 
 def main() -> int:
     """Run and print."""
-    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder:
-        asyncio.run(measure(Path(folder))).print()
+    scenario = Scenario.healthy(GPUS)
+    with tempfile.TemporaryDirectory(prefix="gpufleet-bench-") as folder, living(scenario):
+        asyncio.run(measure(Path(folder), scenario)).print()
     print(f"load average {os.getloadavg()[0]:.1f}, yardstick {yardstick_ms():.1f} ms")
     return 0
 
