@@ -83,6 +83,7 @@ def steps_of(batch: WireBatch) -> list[tuple[str, Callable[[], object], int | No
         ("encode, zstd", lambda: encode_wire(batch), len(packed)),
         ("decode", lambda: decode(plain), None),
         ("decode, zstd", lambda: decode(packed), None),
+        ("the same for a hub", lambda: decode(packed, as_matrix=True), None),
         ("normalise", lambda: normalise(batch, NOW), None),
     ]
 
