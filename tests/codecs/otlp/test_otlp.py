@@ -149,6 +149,7 @@ def test_answers(content_type: str, *, logs: bool) -> None:
 
 def test_a_status_is_googles() -> None:
     assert encode_status(8, "later") == b"\x08\x08\x12\x05later"
+    assert encode_status(8, "later", JSON) == b'{"code":8,"message":"later"}'
 
 
 @pytest.mark.parametrize("encoding", ["", "identity", "gzip"])

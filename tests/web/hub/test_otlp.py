@@ -1,6 +1,7 @@
 """OTLP at the hub's door: our own agent's exporter, OpenTelemetry's own messages, and who cannot be meant."""
 
 import gzip
+import json
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -103,7 +104,11 @@ async def test_what_is_not_taken_is_said(site: Site) -> None:
 async def test_what_cannot_be_meant_is_refused(
     site: Site, body: bytes, content_type: str, encoding: str, query: str, status: int, error: str
 ) -> None:
-    answered, _, words = await post(site, body, content_type, encoding, query)
+    answered, headers, words = await post(site, body, content_type, encoding, query)
     assert answered == status
     assert error.encode() in words
+    # As the specification has it: in the content type of the request.
+    assert headers["content-type"] == (JSON if content_type == JSON else PROTOBUF)
+    if content_type == JSON:
+        assert json.loads(words)["code"] == 3
     assert f'gpufleet_hub_rejected_batches_total{{reason="{error}"}} 1' in await site.text("/metrics")

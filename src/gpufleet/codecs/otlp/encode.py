@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from gpufleet.codecs.otlp.messages import PROTOBUF, messages, write
+import msgspec
+
+from gpufleet.codecs.otlp.messages import JSON, PROTOBUF, messages, write
 from gpufleet.codecs.otlp.records import Answer, Attributes, Kind, OtlpMetric, ResourceLogs, ResourceMetrics
 from gpufleet.codecs.remote_write.fields import write_bytes, write_varint
 
@@ -66,13 +68,16 @@ def encode_answer(answer: Answer, content_type: str, *, logs: bool = False) -> b
     return write(response, content_type)
 
 
-def encode_status(code: int, words: str) -> bytes:
-    """Return a google.rpc.Status in protobuf, the body of an answer that refuses a request.
+def encode_status(code: int, words: str, content_type: str = PROTOBUF) -> bytes:
+    """Return a google.rpc.Status, the body of an answer that refuses a request.
 
     Args:
         code: of gRPC: 3 invalid argument, 7 permission denied, 8 resource exhausted, 14 unavailable, 16 no credentials.
         words: why.
+        content_type: of the request: `JSON`, or else protobuf.
     """
+    if content_type == JSON:
+        return msgspec.json.encode({"code": code, "message": words})
     return b"\x08" + write_varint(code) + write_bytes(0x12, words.encode())
 
 

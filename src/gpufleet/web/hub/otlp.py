@@ -60,19 +60,24 @@ class Otlp:
         return 200, _typed(content_type), words
 
     def refusal(self, scope: Scope, refused: RefusedError) -> Answer:
-        """Say why nothing was taken, as gRPC says it."""
+        """Say why nothing was taken, as gRPC says it, in JSON to whoever came with JSON."""
         words = f"{refused.answer.error}: {refused.answer.detail}"
-        return refused.status, _typed(PROTOBUF), encode_status(_CODES.get(refused.status, 2), words)
+        answered = JSON if _said_type(scope) == JSON else PROTOBUF
+        return refused.status, _typed(answered), encode_status(_CODES.get(refused.status, 2), words, answered)
 
 
 def _content_type(scope: Scope) -> str:
     if scope["method"] != "POST":
         raise RefusedError(405, "method_not_allowed", "OTLP is posted")
-    content_type = next(iter(header(scope, b"content-type")), "").partition(";")[0].strip().lower()
+    content_type = _said_type(scope)
     if content_type not in (PROTOBUF, JSON):
         words = f"{content_type[:100]!r}: OTLP comes as {PROTOBUF} or {JSON}"
         raise RefusedError(415, "bad_content_type", words, "Content-Type")
     return content_type
+
+
+def _said_type(scope: Scope) -> str:
+    return next(iter(header(scope, b"content-type")), "").partition(";")[0].strip().lower()
 
 
 def _typed(content_type: str) -> Headers:
