@@ -47,7 +47,7 @@ FROM dim_samples
 WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
     AND measured_at >= fromUnixTimestamp64Nano({oldest:Int64}, 'UTC')
     AND measured_at <= fromUnixTimestamp64Nano({newest:Int64}, 'UTC')
-    AND toUnixTimestamp64Nano(measured_at) IN {instants:Array(Int64)}
+    AND measured_at IN (SELECT fromUnixTimestamp64Nano(arrayJoin({instants:Array(Int64)}), 'UTC'))
 """
 
 
