@@ -45,6 +45,7 @@ PARTS = (1 / 64, 1 / 32, 1 / 16, 1 / 12, 1 / 8, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 3 / 
 
 HELD_SECONDS = 5.0
 HELD_PERIODS = 2
+TRIED_AT_LEAST = 2
 REST_SECONDS = 5.0
 ASK_EVERY_SECONDS = 10.0
 LISTS_EVERY = 3
@@ -115,23 +116,24 @@ class Run:
         tell(step)
         return step
 
-    def largest(self, nodes: int, rate: float) -> tuple[float, Step] | None:
-        """Return the largest part of the fleet that is held, and how; `rate` is what the hub stored, batches/s."""
+    def largest(self, nodes: int, rate: float) -> tuple[str, str]:
+        """Return the largest fleet tried that is held, and the smallest that is not; empty for none.
+
+        `rate` is what the hub stored, batches/s: where to begin. Two are tried however late it is.
+        """
         at = max((i for i, part in enumerate(PARTS) if part * nodes / PERIOD_SECONDS < 0.9 * rate), default=0)
-        best: tuple[float, Step] | None = None
-        while 0 <= at < len(PARTS) and self.left() > HELD_PERIODS * PERIOD_SECONDS + REST_SECONDS:
-            part = PARTS[at]
-            seconds = HELD_PERIODS * PERIOD_SECONDS
-            step = self.step(f"{part * nodes * GPUS_A_NODE:,.0f} GPUs", Order(nodes=int(part * nodes), seconds=seconds))
-            if max(step.done.late, step.lag) >= HELD_SECONDS:
-                if best is not None:
-                    break
-                at -= 1
-            elif best is not None and part < best[0]:
+        held: dict[int, str] = {}
+        lost: dict[int, str] = {}
+        seconds = HELD_PERIODS * PERIOD_SECONDS
+        while 0 <= at < len(PARTS) and at not in (*held, *lost):
+            if len(held) + len(lost) >= TRIED_AT_LEAST and self.left() < seconds + REST_SECONDS:
                 break
-            else:
-                best, at = (part, step), at + 1
-        return best
+            count = int(PARTS[at] * nodes)
+            step = self.step(f"{count * GPUS_A_NODE:,} GPUs, all known", Order(nodes=count, seconds=seconds))
+            is_held = max(step.done.late, step.lag) < HELD_SECONDS
+            (held if is_held else lost)[at] = step.name
+            at += 1 if is_held else -1
+        return held.get(max(held, default=-1), ""), lost.get(min(lost, default=-1), "")
 
 
 @contextmanager
@@ -224,10 +226,8 @@ def run(folder: Path, nodes: int, minutes: float) -> None:
             known = run.step("once more, by relays", Order(nodes=nodes, give_up=PERIOD_SECONDS))
             found = run.largest(nodes, known.done.acknowledged / known.stored)
         print()
-        if found is None:
-            print(f"not even {PARTS[0]:.3f} of the fleet is held at a period of {PERIOD_SECONDS:g} s, or time is up")
-        else:
-            print(f"the largest fleet tried that is held at a period of {PERIOD_SECONDS:g} s: {found[1].name}")
+        print(f"largest fleet tried that is held at a period of {PERIOD_SECONDS:g} s: {found[0] or 'none'};", end=" ")
+        print(f"smallest that is not: {found[1] or 'none'}")
         print(f"memory a sender and its machine: {(new.resident - empty) * 1024 / nodes:.1f} KiB, all told")
         table = Table(f"Answers at rest, {nodes:,} machines known, ms", "what", "median", "worst")
         for name, spans in at_rest(hub).items():
