@@ -4,13 +4,16 @@ import threading
 from collections import Counter
 from types import SimpleNamespace
 
+import pytest
+
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import ReaderError
 from gpufleet.model.event import Event
 from gpufleet.readers.nvml.listen import Listener
 from gpufleet.readers.nvml.reader import NvmlReader
 from tests.fakes.nvml.driver import FakeNvml
-from tests.readers.nvml.rig import Start, device
+from tests.readers.nvml.rig import HASTY, Start, device
 from tests.support.waiting import wait_until_async
 
 XID, MIG_CHANGE = 0x8, 0x100
@@ -55,6 +58,19 @@ async def test_an_xid_names_its_gpu_and_comes_once(fake: FakeNvml, start: Start)
     fake.scenario.devices[0].tell(XID, 31)
     fake.apply()
     assert [event.code for event in await told(reader, 1)] == [31]
+
+
+async def test_an_xid_is_told_while_nvml_as_a_whole_hangs(fake: FakeNvml, start: Start) -> None:
+    """That is when it matters."""
+    reader = start(fake, limits=HASTY)
+    await started(reader)
+    fake.scenario.hang("nvmlDeviceGetCount_v2")
+    fake.apply()
+    with pytest.raises(ReaderError, match="hung in nvmlDeviceGetCount_v2"):
+        await reader.read(Lane.FAST)
+    fake.scenario.devices[3].tell(XID, 79)
+    fake.apply()
+    assert [event.code for event in await told(reader, 1)] == [79]
 
 
 async def test_a_mig_change_is_told(fake: FakeNvml, start: Start) -> None:
