@@ -5,7 +5,7 @@ import sys
 
 NAMES = (
     *("agent", "nvml", "guests", "page", "exposition", "dcgm", "codec", "text", "spool"),
-    *("store", "lists", "hub", "ingest", "relay", "peers", "simulate", "million"),
+    *("store", "rollup", "lists", "hub", "ingest", "relay", "peers", "simulate", "million"),
 )
 
 

@@ -14,14 +14,21 @@ OLD = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 @pytest.mark.parametrize(
     ("raw", "minute", "hour", "field"),
-    [(30, 29, 100, "minute_days"), (0, 90, 100, "minute_days"), (30, 0, 100, "hour_days"), (1, 2, 3, "raw_days")],
+    [
+        (30, 29, 100, "minute_days"),
+        (0, 90, 100, "minute_days"),
+        (30, 0, 29, "hour_days"),
+        (0, 0, 100, "hour_days"),
+        (30, 90, 89, "hour_days"),
+        (1, 2, 3, "raw_days"),
+    ],
 )
 def test_what_is_coarser_stays_longer(raw: int, minute: int, hour: int, field: str) -> None:
     with pytest.raises(ImpossibleValueError, match=field):
         RetentionConfig(raw_days=raw, minute_days=minute, hour_days=hour)
 
 
-@pytest.mark.parametrize("days", [(2, 2, 2), (30, 90, 0), (30, 0, 0), (0, 0, 0)])
+@pytest.mark.parametrize("days", [(2, 2, 2), (30, 90, 0), (30, 0, 30), (0, 36_500, 0), (0, 0, 0)])
 def test_the_same_time_and_for_ever_are_fine(days: tuple[int, int, int]) -> None:
     kept = RetentionConfig(raw_days=days[0], minute_days=days[1], hour_days=days[2]).kept
     assert (kept.raw_days, kept.minute_days, kept.hour_days) == days

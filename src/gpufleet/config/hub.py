@@ -14,7 +14,7 @@ from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.prices import UsageConfig
 from gpufleet.config.pull import ClusterId, DiscoveryConfig, FederationConfig
 from gpufleet.config.tls import TlsConfig, check_exposure
-from gpufleet.model.retention import Retention
+from gpufleet.model.retention import LONGEST_DAYS, Retention
 
 ENV_PREFIX = "GPUFLEET_HUB_"
 """What environment variables of the hub start with."""
@@ -61,16 +61,16 @@ class FlushConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_bytes: Bytes = 16 << 20
 
 
-Days = Annotated[int, msgspec.Meta(ge=0, le=36_500)]
+Days = Annotated[int, msgspec.Meta(ge=0, le=LONGEST_DAYS)]
 
 
 class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """After how many days rows leave the store, by the time at which they were measured; 0 keeps them for ever.
+    """After how many days rows leave the store, by the time at which they were measured.
 
     Attributes:
-        raw_days: every sample, values with dimensions, lists of processes; at least 2.
-        minute_days: what was made of them by the minute.
-        hour_days: what was made of them by the hour, and what usage is told from.
+        raw_days: every sample, values with dimensions, lists of processes; at least 2, or 0 for ever.
+        minute_days: what is made of them by the minute; 0 makes nothing, and has what there is leave.
+        hour_days: what was made of them by the hour, and what usage is told from; 0 for ever.
     """
 
     raw_days: Days = 30
@@ -81,10 +81,11 @@ class RetentionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         """Refuse what would leave holes: coarser rows must stay at least as long as finer ones."""
         if self.raw_days == 1:
             raise ImpossibleValueError("raw_days", "must be at least 2: hours are made of whole days; or 0, for ever")
-        spans = [days or 36_501 for days in (self.raw_days, self.minute_days, self.hour_days)]
-        for name, finer, own in zip(("minute_days", "hour_days"), spans, spans[1:], strict=False):
-            if own < finer:
-                raise ImpossibleValueError(name, "must not be less than that of what is finer")
+        raw, hours = (days or LONGEST_DAYS for days in (self.raw_days, self.hour_days))
+        if self.minute_days and self.minute_days < raw:
+            raise ImpossibleValueError("minute_days", "must not be less than raw_days; or 0, for no minutes")
+        if hours < max(raw, self.minute_days):
+            raise ImpossibleValueError("hour_days", "must not be less than that of what is finer")
 
     @property
     def kept(self) -> Retention:

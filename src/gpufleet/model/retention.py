@@ -16,17 +16,28 @@ class Resolution(enum.StrEnum):
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Days after which rows go, by the time at which they were measured; 0 keeps them for ever.
+    """Days after which rows go, by the time at which they were measured.
 
     Attributes:
-        raw_days: every sample, values with dimensions, lists of processes.
-        minute_days: 1-minute rollups.
-        hour_days: 1-hour rollups, and the hours of usage.
+        raw_days: every sample, values with dimensions, lists of processes; 0 keeps them for ever.
+        minute_days: 1-minute rollups; 0 makes none.
+        hour_days: 1-hour rollups, and the hours of usage; 0 keeps them for ever.
     """
 
     raw_days: int = 30
     minute_days: int = 90
     hour_days: int = 1100
+
+    @property
+    def keeps_minutes(self) -> bool:
+        """Whether minutes are made at all."""
+        return self.minute_days > 0
+
+
+LONGEST_DAYS = 36_500
+"""What is kept for ever where 0 means something else."""
+
+FOR_EVER = Retention(raw_days=0, minute_days=LONGEST_DAYS, hour_days=0)
 
 
 SPEAKS_SECONDS = {Lane.FAST: 120, Lane.SLOW: 300, Lane.STATIC: 1500, Lane.EVENT: 120}

@@ -14,8 +14,9 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, CORE_METRICS, Lane
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Sample, Value
-from gpufleet.model.retention import Retention
+from gpufleet.model.retention import LONGEST_DAYS, Retention
 from gpufleet.model.stored import Accepted
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.arrow import arrow_table
@@ -168,7 +169,7 @@ def upgrade_version_2(folder: str) -> None:
     say([found.resolution, *(value for _, value in found.points[None, "host_load_1m"])])
     say(store.schema_version())
     for days in (36_000, 0):
-        store.migrate(Retention(raw_days=days, minute_days=0, hour_days=0))
+        store.migrate(Retention(raw_days=days, minute_days=LONGEST_DAYS, hour_days=0))
         told = "SELECT name, extract(engine_full, 'toIntervalDay[^ ]*') AS days FROM system.tables WHERE days != ''"
         say(sorted(store._handles.writer.query(told).result_rows))
     store.close()
@@ -254,6 +255,58 @@ def _upgrade_version_3(folder: str, *, killed: bool) -> None:
     store.close()
 
 
+def upgrade_rollups_of_version_3(folder: str) -> None:
+    """A folder of schema version 3, with minutes and hours that had an array element for each metric."""
+    dsn = parse_dsn(f"chdb://{folder}")
+    handles = Handles(dsn, connector(dsn))
+    for statement in VERSION_3.read_text().split(";\n"):
+        if statement.strip():
+            handles.writer.command(statement)
+    handles.writer.command(render_create(MIGRATIONS))
+    handles.writer.command("INSERT INTO schema_migrations VALUES (3, 7, now(), ['all of it'])")
+    hour = T0 // HOUR_NS * 3600
+    watts, bar1 = (CATALOGUE[name].id for name in ("gpu_power_watts", "gpu_bar1_used_bytes"))
+    joules, replays = (CATALOGUE[name].id for name in ("gpu_energy_joules_total", "gpu_pcie_replays_total"))
+    sent, mig, state = (CATALOGUE[name].id for name in ("gpu_pcie_transmit_bytes_total", "gpu_mig_mode", "gpu_state"))
+    for table in ("samples_1m", "samples_1h"):
+        for version, power in ((4, 1.0), (5, 300.5)):
+            handles.writer.command(
+                f"INSERT INTO {table} SELECT 'c', 'm', 'gpu/GPU-1', 'nvml', 'fast', 'host_local_probe', "
+                f"toDateTime({hour}, 'UTC'), {version}, 4, "
+                f"[{watts}, {bar1}], [{power}, 7], [400, 9], [1400, 24], [4, 3], "
+                f"[{replays}, {sent}], [1, 5], [2, 6], [1, 3], [{joules}], [10], [30.5], [20.5], "
+                f"[{state}, {mig}], [0, 1]"
+            )
+    for table in ("state_seconds_1m", "state_seconds_1h"):
+        handles.writer.command(
+            f"INSERT INTO {table} SELECT 'c', 'm', 'gpu/GPU-1', 'nvml', 'fast', 'host_local_probe', 'gpu_state', 'ok', "
+            f"toDateTime({hour}, 'UTC'), 5, 60"
+        )
+    handles.writer.command(f"INSERT INTO rolled_hours VALUES (toDateTime({hour}, 'UTC'), 5, 0)")
+    handles.close()
+    for _ in range(2):
+        store = opened(folder)
+        say(store.schema_version())
+        for table in ("windows_1m", "windows_1h"):
+            told = (
+                "samples, gpu_power_watts_min, gpu_power_watts_max, gpu_power_watts_avg, gpu_power_watts_count, "
+                "host_load_1m_avg, host_load_1m_count, gpu_pcie_replays_total_last, gpu_pcie_replays_total_increase, "
+                "gpu_energy_joules_total_last, gpu_energy_joules_total_increase, gpu_state_last, "
+                "arrayFlatten([tail_gauge_min, tail_gauge_max, tail_gauge_avg]), tail_gauge_count, tail_counter_last, "
+                "tail_counter_increase, tail_state_last"
+            )
+            say(store._handles.writer.query(f"SELECT {told} FROM {table} FINAL").result_rows)
+        for table in ("state_windows_1m", "state_windows_1h"):
+            say(store._handles.writer.query(f"SELECT metric, labels, state, seconds FROM {table} FINAL").result_rows)
+        names = ["gpu_power_watts", "gpu_bar1_used_bytes", "gpu_energy_joules_total", "gpu_mig_mode"]
+        start = hour * NANOS - 100 * 3600 * NANOS
+        found = store.series("c", "m", names, start, start + 200 * 3600 * NANOS, HOUR_NS)
+        say([found.resolution, *(points[0][1] for _, points in sorted(found.points.items()))])
+        gone = "SELECT count() FROM system.tables WHERE name LIKE 'samples\\_1%' OR name LIKE 'state\\_seconds%'"
+        say(store._handles.writer.query(gone).result_rows[0][0])
+        store.close()
+
+
 def fork(folder: str) -> None:
     store = opened(folder)
     warnings.simplefilter("ignore")  # that forking with threads is dangerous is what this shows
@@ -284,6 +337,7 @@ CHILDREN: dict[str, Callable[[str], None]] = {
         upgrade_version_1,
         upgrade_version_2,
         upgrade_version_3,
+        upgrade_rollups_of_version_3,
         upgrade_version_3_again,
         fork,
         without_libraries,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.schema import SCHEMA_VERSION
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
 CHILD = Path(__file__).with_name("child.py")
@@ -56,9 +57,9 @@ def test_an_older_folder_is_brought_forward_and_a_newer_one_refused(tmp_path: Pa
     latest, changed, history, refusal = run("upgrade", tmp_path / "db")
     assert latest == [{"host_load_1m": 0.5}, {"gpu_power_watts": 1.0, "gpu_name": "name 0"}]
     assert changed == []
-    # one table gained a column, seven were made, five told how to merge, and people's views were made
-    assert history == [1, 1 + 7 + 5 + len(VIEWS)]
-    assert "schema version 1000, this build knows 4" in refusal
+    # one table gained a column, nine were made, five told how to merge, and people's views were made
+    assert history == [1, 1 + 9 + 5 + len(VIEWS)]
+    assert f"schema version 1000, this build knows {SCHEMA_VERSION}" in refusal
 
 
 def test_a_folder_of_version_1_is_brought_forward_with_what_is_in_it(tmp_path: Path) -> None:
@@ -66,16 +67,30 @@ def test_a_folder_of_version_1_is_brought_forward_with_what_is_in_it(tmp_path: P
     assert loads == [0.75, 0.5]
     assert told == ["dim_samples", "latest", "processes", "reader_status", "samples"]
     assert changed == []
-    assert version == 4
+    assert version == SCHEMA_VERSION
 
 
 def test_a_folder_of_version_2_has_hours_made_of_what_is_in_it(tmp_path: Path) -> None:
     hours, found, version, kept, for_ever = run("upgrade_version_2", tmp_path / "db")
     assert hours == [0, 1]
     assert found == ["1h", 0.5, 2.5]
-    assert version == 4
-    assert kept == [[name, "toIntervalDay(36000)"] for name in ("dim_samples", "processes", "samples")]
-    assert for_ever == []
+    assert version == SCHEMA_VERSION
+    minutes = [[name, "toIntervalDay(36500)"] for name in ("dim_windows_1m", "state_windows_1m", "windows_1m")]
+    raw = [[name, "toIntervalDay(36000)"] for name in ("dim_samples", "processes", "samples")]
+    assert kept == sorted([*minutes, *raw])
+    assert for_ever == minutes
+
+
+def test_a_folder_of_version_3_keeps_its_minutes_and_hours(tmp_path: Path) -> None:
+    version, *told = run("upgrade_rollups_of_version_3", tmp_path / "db")
+    assert version == SCHEMA_VERSION
+    windows = [
+        *(4, 300.5, 400.0, 350.0, 4, None, 0, 2, 1, 30.5, 20.5, 0),
+        *([7.0, 9.0, 8.0], [3], [6], [3], [1]),
+    ]
+    states, series = [["gpu_state", [], "ok", 60.0]], ["1h", 8.0, 30.5, "enabled", 350.0]
+    once = [[windows], [windows], states, states, series, 0]
+    assert told == [*once, version, *once]
 
 
 @pytest.mark.parametrize("child", ["upgrade_version_3", "upgrade_version_3_again"])
@@ -85,7 +100,7 @@ def test_a_folder_of_version_3_keeps_its_newest_samples(tmp_path: Path, child: s
     assert of_n == [True, [0.5]]
     assert same_standings
     assert tellers == ["m", "n"]
-    assert version == 4
+    assert version == SCHEMA_VERSION
     assert left == ["latest"]
 
 

@@ -15,6 +15,7 @@ _SIMPLE = {
     "Bool": "bool",
     "String": "string",
     "Float64": "float64",
+    "UInt8": "uint8",
     "UInt16": "uint16",
     "UInt32": "uint32",
     "UInt64": "uint64",

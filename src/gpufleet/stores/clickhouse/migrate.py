@@ -8,7 +8,8 @@ from gpufleet.model.errors import StoreError
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Handle
 from gpufleet.stores.clickhouse.columns import Columns
-from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS
+from gpufleet.stores.clickhouse.rollup.older import carry_over
+from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, WINDOWS_1M
 from gpufleet.stores.clickhouse.schema import (
     BUSY,
     MERGE_SETTING,
@@ -74,6 +75,8 @@ def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str
         else:
             statements += run(handle, [render_create(table, engine)])
     statements += fill(handle)
+    if WINDOWS_1M.name in names:
+        statements += carry_over(handle)
     statements += _set_merging(handle)
     statements += _set_views(handle)
     if newest < MARKS_SINCE and TOUCHED_HOURS.name in names:

@@ -12,7 +12,7 @@ import msgspec
 from gpufleet.model.catalogue import CORE_METRICS, Metric, ValueType
 from gpufleet.model.process import PROCESS_READINGS
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised when tables change in a way that the catalogue does not cause; a store of a newer one is refused."""
 
 DEDUPLICATION_WINDOW = 10_000

@@ -4,7 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage, ValueType
+from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage
 from gpufleet.model.errors import StoreError
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Value
@@ -40,7 +40,7 @@ SETTINGS do_not_merge_across_partitions_select_final = 1, max_result_rows = {max
 
 _CURRENT = " AND (toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
 
-_TABLES = {Resolution.MINUTE: "samples_1m", Resolution.HOUR: "samples_1h"}
+_TABLES = {Resolution.MINUTE: "windows_1m", Resolution.HOUR: "windows_1h"}
 
 
 def fetch_series(
@@ -165,15 +165,19 @@ def _of_samples(metric: Metric) -> str:
 
 
 def _of_windows(metric: Metric) -> str:
+    instant = f"toInt64(toUnixTimestamp(at)) * {NANOS}"
+    if metric.storage is Storage.CORE:
+        if metric.kind is MetricKind.GAUGE:
+            # Minutes keep floats of 32 bits: as written, 0.65 is not 0.6499999761581421
+            return f"sum(toFloat64(toString({metric.name}_avg)) * {metric.name}_count), sum({metric.name}_count)"
+        last = f"{metric.name}_last"
+        return f"argMax({last}, at), maxIf({instant}, isNotNull({last}))"
+    prefix = f"tail_{metric.kind.value}"
+    place = f"indexOf({prefix}_ids, {metric.id})"
     if metric.kind is MetricKind.GAUGE:
-        place = f"indexOf(gauge_ids, {metric.id})"
-        return f"sum(gauge_sum[{place}]), sum(gauge_count[{place}])"
-    counter = "float_counter" if metric.type is ValueType.FLOAT else "int_counter"
-    kind = "state" if metric.kind is MetricKind.STATE else counter
-    ids, values = f"{kind}_ids", f"{kind}_last"
-    told = f"has({ids}, {metric.id})"
-    value = f"argMaxIf({values}[indexOf({ids}, {metric.id})], at, {told})"
-    return f"{value}, maxIf(toInt64(toUnixTimestamp(at)) * {NANOS}, {told})"
+        return f"sum({prefix}_avg[{place}] * {prefix}_count[{place}]), sum({prefix}_count[{place}])"
+    told = f"has({prefix}_ids, {metric.id})"
+    return f"argMaxIf({prefix}_last[{place}], at, {told}), maxIf({instant}, {told})"
 
 
 def _value(metric: Metric, part: Part) -> Value:

@@ -11,7 +11,7 @@ from gpufleet.model.errors import StoreError
 from gpufleet.model.holding import Holding
 from gpufleet.model.inventory import ChangeQuestion, GpuPool, StoredChange, StoredSlot
 from gpufleet.model.provenance import Provenance
-from gpufleet.model.retention import Retention
+from gpufleet.model.retention import FOR_EVER, Retention
 from gpufleet.model.sql import Selected, SqlColumn, SqlLimits, SqlViewRecord
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.stored import (
@@ -98,7 +98,7 @@ class ClickHouseStore:
         self._tables = {table.name: table for table in every_table()}
         self._met = Met()
         self._marks = Marks()
-        self._retention = Retention(raw_days=0, minute_days=0, hour_days=0)
+        self._retention = FOR_EVER
 
     @classmethod
     def open(cls, dsn: str, limits: SqlLimits = _LIMITS) -> Self:
@@ -299,7 +299,7 @@ class ClickHouseStore:
                 due = fetch_next(self._handles.reader, now, self._retention)
                 if due is not None:
                     self._marks.forget(due.hour)
-            return roll_hour(self._handles.reader, due, stopped) if due is not None else None
+            return roll_hour(self._handles.reader, due, self._retention, stopped) if due is not None else None
 
     def worked(self, stretches: Sequence[Stretch]) -> list[Worked]:
         """Return what is known of each stretch; see `ports.Store`."""

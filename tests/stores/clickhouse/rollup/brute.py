@@ -9,7 +9,7 @@ import msgspec
 SPEAKS, APART, HOUR = 120, 1500, 3600
 
 
-class Told(msgspec.Struct, frozen=True):
+class Told(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     """One sample of a device: seconds after the first hour, and what it says; None is absent."""
 
     at: int
@@ -21,6 +21,10 @@ class Told(msgspec.Struct, frozen=True):
     bar1: int | None = None  # a gauge that is kept in the tail
     mig: str | None = None  # a state that is kept in the tail
     sent: int | None = None  # a counter that is kept in the tail
+    session: int = 0  # of the driver
+
+
+OF_THE_DRIVER = ("joules", "errors")
 
 
 def gauges(told: Sequence[Told], name: str, window: int) -> dict[int, tuple[float, float, float, int]]:
@@ -32,20 +36,27 @@ def gauges(told: Sequence[Told], name: str, window: int) -> dict[int, tuple[floa
     return {at: (min(values), max(values), sum(values), len(values)) for at, values in found.items()}
 
 
-def counters(told: Sequence[Told], name: str, window: int, hour: int) -> dict[int, tuple[float, float, float]]:
-    """First, last and growth of each window of an hour; what came before the hour counts where it is close."""
-    found: dict[int, tuple[float, float, float]] = {}
-    before: float | None = None
+def grown(before: Told, after: Told, name: str) -> float:
+    """By how much a counter grew between two readings of it."""
+    first: float = getattr(before, name)
+    last: float = getattr(after, name)
+    anew = name in OF_THE_DRIVER and before.session and after.session and before.session != after.session
+    return last if last < first or anew else last - first
+
+
+def counters(told: Sequence[Told], name: str, window: int, hour: int) -> dict[int, tuple[float, float]]:
+    """Last reading and growth of each window of an hour; what came before the hour counts where it is close."""
+    found: dict[int, tuple[float, float]] = {}
+    before: Told | None = None
     for one in told:
         value = getattr(one, name)
         if value is None or not hour - APART <= one.at < hour + HOUR:
             continue
-        grown = 0.0 if before is None else value - before if value >= before else value
-        before = value
+        more = 0 if before is None else grown(before, one, name)
+        before = one
         if one.at >= hour:
             at = one.at // window * window
-            first, _, sofar = found.get(at, (value, value, 0.0))
-            found[at] = (first, value, sofar + grown)
+            found[at] = (value, found.get(at, (0, 0))[1] + more)
     return found
 
 
@@ -79,11 +90,8 @@ def usage(told: Sequence[Told], start: int, end: int) -> dict[str, float]:
             found["power_seconds"] += seconds
     counted = [one for one in told if one.joules is not None]
     for before, after in itertools.pairwise(counted):
-        assert before.joules is not None
-        assert after.joules is not None
         seconds = max(0, min(after.at, end) - max(before.at, start))
         if seconds and after.at - before.at <= APART:
-            grown = after.joules - before.joules if after.joules >= before.joules else after.joules
-            found["energy_joules"] += grown * seconds / (after.at - before.at)
+            found["energy_joules"] += grown(before, after, "joules") * seconds / (after.at - before.at)
             found["energy_seconds"] += seconds
     return found

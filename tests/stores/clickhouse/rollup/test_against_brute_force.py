@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import CATALOGUE, Lane
+from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind, Storage, ValueType
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.rollup import job
 from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, Told
 from tests.support.accepted import accept
@@ -39,7 +40,14 @@ def sample(told: Told) -> Sample:
     for field, name in NAMES.items():
         value = getattr(told, field)
         values[name] = Absent(Reason.TIMEOUT, "") if value is None else value
-    return Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=(T0 + told.at) * NANOS, values=values)
+    return Sample(
+        view=GPU,
+        reader="nvml",
+        lane=Lane.FAST,
+        measured_at=(T0 + told.at) * NANOS,
+        values=values,
+        driver_session=told.session,
+    )
 
 
 def write(store: ClickHouseStore, cluster: str, told: Sequence[Told], machine: str = "m") -> None:
@@ -67,48 +75,72 @@ def rows(store: ClickHouseStore, table: str, columns: str, cluster: str, machine
     )
 
 
-def by_metric(
-    store: ClickHouseStore, table: str, kind: str, parts: Sequence[str], cluster: str, machine: str
+def core(
+    store: ClickHouseStore, table: str, name: str, parts: Sequence[str], cluster: str, machine: str
 ) -> dict[object, object]:
-    names = [f"{kind}_ids", *(f"{kind}_{part}" for part in parts)]
+    columns = ", ".join(f"{name}_{part}" for part in parts)
+    found = rows(store, table, columns, cluster, machine)
+    return {at: tuple(values) for at, *values in found if values[0] is not None}
+
+
+def tail(
+    store: ClickHouseStore, table: str, kind: str, name: str, parts: Sequence[str], cluster: str, machine: str
+) -> dict[object, object]:
+    names = [f"tail_{kind}_ids", *(f"tail_{kind}_{part}" for part in parts)]
     return {
-        (number, at): tuple(values)
+        at: tuple(values)
         for at, ids, *columns in rows(store, table, ", ".join(names), cluster, machine)
         for number, *values in zip(ids, *columns, strict=True)  # type: ignore[call-overload]
+        if number == CATALOGUE[name].id
     }
 
 
-def check(store: ClickHouseStore, cluster: str, told: Sequence[Told], machine: str = "m") -> None:
-    """Compare everything that was made of a device with what should have been."""
-    hours = sorted({one.at // HOUR * HOUR for one in told})
-    for table, window in (("1m", 60), ("1h", HOUR)):
-        expected = {
-            (CATALOGUE[NAMES[field]].id, at): pytest.approx(parts)
-            for field in ("watts", "busy", "bar1")
-            for at, parts in brute.gauges(told, field, window).items()
+def measured(store: ClickHouseStore, table: str, field: str, cluster: str, machine: str) -> dict[object, object]:
+    """What a table has of a metric."""
+    metric = CATALOGUE[NAMES[field]]
+    parts = {"gauge": ("min", "max", "avg", "count"), "counter": ("last", "increase"), "state": ("last",)}
+    asked = parts[metric.kind.value]
+    if metric.storage is Storage.CORE:
+        return core(store, table, metric.name, asked, cluster, machine)
+    return tail(store, table, metric.kind.value, metric.name, asked, cluster, machine)
+
+
+def expected_of(told: Sequence[Told], field: str, window: int) -> dict[object, object]:
+    metric = CATALOGUE[NAMES[field]]
+    if metric.kind is MetricKind.GAUGE:
+        return {
+            at: pytest.approx((low, high, total / count, count))
+            for at, (low, high, total, count) in brute.gauges(told, field, window).items()
         }
-        assert (
-            by_metric(store, f"samples_{table}", "gauge", ("min", "max", "sum", "count"), cluster, machine) == expected
-        )
-        for kind, fields in (("int_counter", ("errors", "sent")), ("float_counter", ("joules",))):
-            counted = {
-                (CATALOGUE[NAMES[field]].id, at): pytest.approx(parts)
-                for field in fields
-                for hour in hours
-                for at, parts in brute.counters(told, field, window, hour).items()
-            }
-            assert (
-                by_metric(store, f"samples_{table}", kind, ("first", "last", "increase"), cluster, machine) == counted
-            )
+    if metric.kind is MetricKind.STATE:
+        said = {one.at // window * window: getattr(one, field) for one in told if getattr(one, field) is not None}
+        return {at: (metric.states.index(state),) for at, state in said.items()}
+    hours = sorted({one.at // HOUR * HOUR for one in told})
+    exact = metric.type is ValueType.INT
+    return {
+        at: parts if exact else pytest.approx(parts, rel=1e-6)
+        for hour in hours
+        for at, parts in brute.counters(told, field, window, hour).items()
+    }
+
+
+def check(
+    store: ClickHouseStore, cluster: str, told: Sequence[Told], machine: str = "m", *, minutes: bool = True
+) -> None:
+    """Compare everything that was made of a device with what should have been."""
+    for table, window in (("1m", 60), ("1h", HOUR)):
+        shown = told if minutes or table == "1h" else []
+        for field in NAMES:
+            assert measured(store, f"windows_{table}", field, cluster, machine) == expected_of(shown, field, window)
         assert {
             (at, metric, state): seconds
             for at, metric, state, seconds in rows(
-                store, f"state_seconds_{table}", "metric, state, seconds", cluster, machine
+                store, f"state_windows_{table}", "metric, state, seconds", cluster, machine
             )
         } == {
             (at, NAMES[field], state): pytest.approx(seconds)
             for field in ("state", "mig")
-            for (at, state), seconds in brute.states(told, field, window).items()
+            for (at, state), seconds in brute.states(shown, field, window).items()
         }
     found = {at: tuple(sums) for at, *sums in rows(store, "usage_1h", COLUMNS, cluster, machine)}
     for hour in range(-HOUR, 3 * HOUR, HOUR):
@@ -132,6 +164,7 @@ readings = st.lists(
         bar1=maybe(st.sampled_from([0, 7, 2**40])),
         mig=maybe(st.sampled_from(["enabled", "disabled"])),
         sent=maybe(st.integers(0, 2**40)),
+        session=st.sampled_from([0, 7, 7, 8]),
     ),
     unique_by=lambda told: told.at,
     min_size=1,
@@ -202,14 +235,27 @@ def test_late_rows_have_their_hour_made_again_once_and_its_neighbours_only_where
     assert {abs(hour) for hour in roll(store)} == {1, 2}  # its state lasts into the next hour
 
 
-def test_an_hour_that_was_begun_and_not_ended_is_no_answer(store: ClickHouseStore, cluster: str) -> None:
-    told = [Told(at=at, watts=100.0) for at in range(600, 1200, 60)]
-    write(store, cluster, told)
-    looks = iter([False, True])
-    assert store.roll_up(time.time_ns() + 3600 * NANOS, lambda: next(looks)) is None
-    assert rows(store, "samples_1m", "samples", cluster, "m") == []
+def test_an_hour_that_was_begun_and_not_ended_is_no_answer(
+    store: ClickHouseStore, cluster: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [Told(at=at, watts=100.0) for at in range(1800, 2100, 60)]
     roll(store)
-    check(store, cluster, told)
+    for machine in ("m", "n"):
+        write(store, cluster, told, machine)
+    monkeypatch.setattr(job, "ROWS_AT_ONCE", 5)  # so that each machine is made by itself
+
+    def made() -> set[str]:
+        query = "SELECT machine FROM windows_1m WHERE cluster = {cluster:String}"
+        return {
+            machine for (machine,) in store._handles.reader.query(query, parameters={"cluster": cluster}).result_rows
+        }
+
+    assert store.roll_up(time.time_ns() + 3600 * NANOS, lambda: bool(made())) is None
+    assert made() == {"m"}
+    assert rows(store, "windows_1m", "samples", cluster, "m") == []
+    roll(store)
+    check(store, cluster, told, "m")
+    check(store, cluster, told, "n")
 
 
 def test_an_hour_is_left_alone_until_it_is_over_and_quiet(store: ClickHouseStore, cluster: str) -> None:

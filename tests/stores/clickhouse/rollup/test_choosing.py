@@ -1,8 +1,9 @@
 """What a question over time is answered from."""
 
+import msgspec
 import pytest
 
-from gpufleet.model.retention import Resolution, Retention
+from gpufleet.model.retention import FOR_EVER, Resolution, Retention
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.rollup.choosing import choose
 from gpufleet.stores.clickhouse.rollup.hours import Standing
@@ -56,5 +57,31 @@ def test_the_ends_of_a_span_that_are_no_whole_minutes_are_answered_from_samples(
 
 
 def test_without_any_hour_that_was_made_it_is_all_samples() -> None:
-    found = choose(ago(1), NOW, HOUR, [], Retention(raw_days=0, minute_days=0, hour_days=0), NOW)
+    found = choose(ago(1), NOW, HOUR, [], FOR_EVER, NOW)
     assert (found.resolution, found.rolled, found.raw) == (Resolution.RAW, (), ((ago(1), NOW),))
+
+
+@pytest.mark.parametrize(
+    ("start", "span", "step", "resolution"),
+    [
+        (ago(1), 12 * HOUR, HOUR, "1h"),
+        (ago(1), 12 * HOUR, 5 * MINUTE, "raw"),
+        (ago(40), 2 * HOUR, 15 * NANOS, "1h"),  # samples are gone
+        (ago(40), 2 * HOUR, HOUR, "1h"),
+    ],
+)
+def test_where_no_minutes_are_made_samples_and_hours_answer(start: int, span: int, step: int, resolution: str) -> None:
+    kept = Retention(raw_days=30, minute_days=0, hour_days=1000)
+    hours = clean(*range(start // HOUR, (start + span) // HOUR + 1))
+    assert choose(start, start + span, step, hours, kept, NOW).resolution == resolution
+
+
+def test_hours_that_were_made_without_minutes_are_answered_from_samples_or_as_hours() -> None:
+    first = ago(1) // HOUR
+    without = [msgspec.structs.replace(one, without_minutes=True) for one in clean(*range(first, first + 4))]
+    hours = [*without, *clean(*range(first + 4, first + 10))]
+    found = choose(first * HOUR, (first + 10) * HOUR, 5 * MINUTE, hours, KEPT, NOW)
+    assert found.resolution is Resolution.MINUTE
+    assert found.raw == ((first * HOUR, (first + 4) * HOUR),)
+    long_ago = [msgspec.structs.replace(one, without_minutes=True) for one in clean(ago(40) // HOUR)]
+    assert choose(ago(40), ago(40) + HOUR, 5 * MINUTE, long_ago, KEPT, NOW).resolution is Resolution.HOUR

@@ -40,20 +40,27 @@ def choose(start: int, end: int, step: int, standings: Sequence[Standing], reten
     samples. Where samples are gone by now, from what there is. Hours that were written to since they were made are
     answered from samples.
     """
-    resolution = _resolution(start, end, step, retention, now)
+    clean = [one for one in standings if one.is_clean]
+    resolution = _resolution(start, end, step, clean, retention, now)
     if resolution is Resolution.RAW:
         return Choice(resolution, (), ((start, end),))
     window = _WINDOWS[resolution]
     first, last = -(-start // window) * window, end - end % window
-    spans = [(max(first, one.hour * NANOS), min(last, one.hour * NANOS + HOUR_NS)) for one in standings if one.is_clean]
+    made = [one.hour * NANOS for one in clean if resolution is Resolution.HOUR or not one.without_minutes]
+    spans = [(max(first, hour), min(last, hour + HOUR_NS)) for hour in made]
     rolled = _joined([span for span in spans if span[0] < span[1]])
     return Choice(resolution if rolled else Resolution.RAW, rolled, _rest(start, end, rolled))
 
 
-def _resolution(start: int, end: int, step: int, retention: Retention, now: int) -> Resolution:
+def _resolution(
+    start: int, end: int, step: int, clean: Sequence[Standing], retention: Retention, now: int
+) -> Resolution:
     fits = [one for one, window in _WINDOWS.items() if step % window == 0 and start % window == 0]
+    if not retention.keeps_minutes:
+        fits = [one for one in fits if one is not Resolution.MINUTE]
     if not _kept(start, retention.raw_days, now):
-        if not _kept(start, retention.minute_days, now):
+        whole = retention.keeps_minutes and not any(one.without_minutes for one in clean)
+        if not whole or not _kept(start, retention.minute_days, now):
             return Resolution.HOUR
         return fits[0] if fits else Resolution.MINUTE
     if end - start <= SHORT_NS or not fits:

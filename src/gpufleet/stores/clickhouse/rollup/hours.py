@@ -24,10 +24,13 @@ QUIET_SECONDS = 180
 """An hour is made when it has not been marked for so long: longer than a mark stands and a write takes."""
 
 _STANDING = """
-SELECT toUnixTimestamp(hour), max(marked_at) AS marked, max(seen) AS known, max(version)
+SELECT toUnixTimestamp(hour), max(marked_at) AS marked, max(seen) AS known, max(version), max(without_minutes)
 FROM (
-    SELECT hour, marked_at, toUInt64(0) AS seen, toUInt64(0) AS version FROM touched_hours
-    UNION ALL SELECT hour, toUInt64(0), argMax(seen, version), max(version) FROM rolled_hours GROUP BY hour
+    SELECT hour, marked_at, toUInt64(0) AS seen, toUInt64(0) AS version, toUInt8(0) AS without_minutes
+    FROM touched_hours
+    UNION ALL
+    SELECT hour, toUInt64(0), argMax(seen, version), max(version), argMax(without_minutes, (version, without_minutes))
+    FROM rolled_hours GROUP BY hour
 )
 WHERE hour >= toDateTime({first:UInt32}, 'UTC') AND hour < toDateTime({last:UInt32}, 'UTC')
 GROUP BY hour ORDER BY hour
@@ -37,12 +40,21 @@ _NEWEST = "SELECT max(marked_at) FROM touched_hours"
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How it stands with an hour: its start in seconds since 1970, its newest mark, and what was seen of those."""
+    """How it stands with an hour.
+
+    Attributes:
+        hour: its start in seconds since 1970.
+        marked: its newest mark.
+        seen: the newest mark that there was before it was made, or 0.
+        version: of what was made of it, or 0.
+        without_minutes: nothing was made of its minutes, or that is gone.
+    """
 
     hour: int
     marked: int
     seen: int
     version: int
+    without_minutes: bool = False
 
     @property
     def is_clean(self) -> bool:
@@ -96,10 +108,16 @@ class Marks:
 def fetch_standings(handle: Handle, first: int, last: int) -> list[Standing]:
     """Return how it stands with the hours from `first` on and before `last`, seconds since 1970."""
     parameters = {"first": max(0, first), "last": min(last, 2**32 - 1)}
-    return [Standing(*row) for row in handle.query(_STANDING, parameters=parameters).result_rows]
+    found = handle.query(_STANDING, parameters=parameters).result_rows
+    return [Standing(hour, marked, seen, version, bool(without)) for hour, marked, seen, version, without in found]
 
 
-def write_rolled(handle: Handle, standing: Standing, version: int) -> None:
+def write_rolled(handle: Handle, standing: Standing, version: int, *, minutes: bool) -> None:
     """Write down that an hour was made of all that its marks told of."""
-    rows: Columns = {"hour": [standing.hour], "version": [version], "seen": [standing.marked]}
+    rows: Columns = {
+        "hour": [standing.hour],
+        "version": [version],
+        "seen": [standing.marked],
+        "without_minutes": [int(not minutes)],
+    }
     handle.insert_arrow(ROLLED_HOURS.name, arrow_table(ROLLED_HOURS, rows))

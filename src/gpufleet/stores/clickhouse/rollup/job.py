@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
+import msgspec
+
 from gpufleet.model.retention import Retention
 from gpufleet.model.stored import RolledHour
 from gpufleet.model.time import NANOS
@@ -15,22 +17,17 @@ from gpufleet.stores.clickhouse.rollup.hours import (
     fetch_standings,
     write_rolled,
 )
-from gpufleet.stores.clickhouse.rollup.states import render_states
-from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS
-from gpufleet.stores.clickhouse.rollup.usage import render_hours
-from gpufleet.stores.clickhouse.rollup.values import render_values
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS
 
-MACHINES_AT_ONCE = 64
-"""Of which minutes are made in one statement: so much is in memory. Some 200 MB of nodes with eight GPUs each."""
-
-LONGEST_SECONDS = 600
-"""One statement may take."""
+ROWS_AT_ONCE = 250_000
+"""Samples that are made something of at once, or those of one machine: some 300 MB where each has the core metrics."""
 
 _MACHINES = """
-SELECT DISTINCT cluster, machine FROM samples
+SELECT cluster, machine, count() FROM %s
 WHERE measured_at >= fromUnixTimestamp64Nano({since:Int64}, 'UTC')
     AND measured_at < fromUnixTimestamp64Nano({until:Int64}, 'UTC')
-ORDER BY cluster, machine
+GROUP BY cluster, machine ORDER BY cluster, machine
+SETTINGS max_threads = 1
 """
 
 
@@ -48,26 +45,28 @@ def next_hour(standings: Sequence[Standing], now: int, retention: Retention) -> 
     return None
 
 
-def roll_hour(handle: Handle, standing: Standing, stopped: Callable[[], bool]) -> RolledHour | None:
+def roll_hour(
+    handle: Handle, standing: Standing, retention: Retention, stopped: Callable[[], bool]
+) -> RolledHour | None:
     """Make an hour; None where it was stopped on the way, which leaves the hour as unmade as it was."""
+    from gpufleet.stores.clickhouse.rollup.making import make_dims, make_samples
+
     began = time.monotonic()
     first = standing.hour * NANOS
-    last = first + HOUR_NS
     version = max(time.time_ns(), standing.version + 1)
-    around = {"since": max(0, first - AROUND_NS), "until": last + AROUND_NS}
-    spans = {"first": first, "last": last, "version": version}
+    around = {"since": max(0, first - AROUND_NS), "until": first + HOUR_NS}
+    minutes = retention.keeps_minutes
     machines = 0
-    found = handle.query(_MACHINES, parameters=around).result_rows
-    for cluster, ids in _chunks(found):
-        where = {"cluster": cluster, "machines": ids, **spans}
-        for window in (MINUTE_NS, 3600 * NANOS):
+    if stopped():
+        return None
+    for table, make in (("samples", make_samples), ("dim_samples", make_dims)):
+        for chunk in _chunks(handle.query(_MACHINES % table, parameters=around).result_rows):
             if stopped():
                 return None
-            _run(handle, render_values(window), {**where, **around})
-            _run(handle, render_states(window), {**where, **around})
-        _run(handle, render_hours(), {**where, **around})
-        machines += len(ids)
-    write_rolled(handle, standing, version)
+            where = {"cluster": chunk.cluster, "first_machine": chunk.first, "last_machine": chunk.last}
+            make(handle, where, first, version, minutes=minutes)
+            machines += chunk.machines if make is make_samples else 0
+    write_rolled(handle, standing, version, minutes=minutes)
     return RolledHour(start=first, machines=machines, seconds=time.monotonic() - began, again=standing.version > 0)
 
 
@@ -76,13 +75,23 @@ def fetch_next(handle: Handle, now: int, retention: Retention) -> Standing | Non
     return next_hour(fetch_standings(handle, 0, now // NANOS), now, retention)
 
 
-def _run(handle: Handle, statement: str, parameters: dict[str, object]) -> None:
-    # What it inserts may be what an attempt before inserted: that is no repetition, for its version is another.
-    handle.command(statement, parameters=parameters, settings={"max_execution_time": LONGEST_SECONDS})
+class Chunk(msgspec.Struct, frozen=True):
+    """Machines of a cluster that are neighbours: from the first to the last, and how many."""
+
+    cluster: str
+    first: str
+    last: str
+    machines: int
 
 
-def _chunks(found: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[str]]]:
+def _chunks(found: Sequence[tuple[str, str, int]]) -> Iterator[Chunk]:
     for cluster, rows in groupby(found, key=lambda row: row[0]):
-        ids = [machine for _, machine in rows]
-        for begin in range(0, len(ids), MACHINES_AT_ONCE):
-            yield cluster, ids[begin : begin + MACHINES_AT_ONCE]
+        chunk: list[str] = []
+        held = 0
+        for _, machine, count in rows:
+            if chunk and held + count > ROWS_AT_ONCE:
+                yield Chunk(cluster, chunk[0], chunk[-1], len(chunk))
+                chunk, held = [], 0
+            chunk.append(machine)
+            held += count
+        yield Chunk(cluster, chunk[0], chunk[-1], len(chunk))

@@ -9,10 +9,12 @@ _KEPT = {
     "samples": ("measured_at", "raw_days"),
     "dim_samples": ("measured_at", "raw_days"),
     "processes": ("measured_at", "raw_days"),
-    "samples_1m": ("at", "minute_days"),
-    "state_seconds_1m": ("at", "minute_days"),
-    "samples_1h": ("at", "hour_days"),
-    "state_seconds_1h": ("at", "hour_days"),
+    "windows_1m": ("at", "minute_days"),
+    "dim_windows_1m": ("at", "minute_days"),
+    "state_windows_1m": ("at", "minute_days"),
+    "windows_1h": ("at", "hour_days"),
+    "dim_windows_1h": ("at", "hour_days"),
+    "state_windows_1h": ("at", "hour_days"),
     "usage_1h": ("at", "hour_days"),
     "touched_hours": ("hour", "hour_days"),
     "rolled_hours": ("hour", "hour_days"),
@@ -29,25 +31,39 @@ SELECT name, engine_full FROM system.tables WHERE database = currentDatabase() A
 _DAYS = re.compile(r"TTL toDateTime\(\w+\) \+ toIntervalDay\((\d+)\)")
 
 
+_WITHOUT_MINUTES = """
+INSERT INTO rolled_hours SELECT hour, version, seen, 1 FROM rolled_hours FINAL WHERE without_minutes = 0
+"""
+"""Says of every hour that its minutes are gone, so that none is looked for if they are ever made again."""
+
+
 def set_retention(handle: Handle, retention: Retention) -> list[str]:
     """Bring the TTLs of the tables to what is wanted; return the statements that did, none where they were."""
     statements = []
     for name, engine in sorted(handle.query(_ENGINES, parameters={"names": list(_KEPT)}).result_rows):
         column, setting = _KEPT[name]
-        days = getattr(retention, setting)
+        days = _days(retention, setting)
         found = _DAYS.search(engine)
-        if days == (int(found[1]) if found else 0):
+        if days == (int(found[1]) if found else None):
             continue
         statements.append(render_ttl(name, column, days))
+        if days == 0:
+            statements.append(_WITHOUT_MINUTES)
     for statement in statements:
         for each in statement.split(";\n"):
             handle.command(each)
     return statements
 
 
-def render_ttl(table: str, column: str, days: int) -> str:
-    """Return the statements that have a table's rows go after so many days; never with 0."""
-    if not days:
+def _days(retention: Retention, setting: str) -> int | None:
+    """Return after how many days rows go, or None for never."""
+    days = int(getattr(retention, setting))
+    return days if setting == "minute_days" else days or None
+
+
+def render_ttl(table: str, column: str, days: int | None) -> str:
+    """Return the statements that have a table's rows go after so many days, or never."""
+    if days is None:
         return f"ALTER TABLE {table} REMOVE TTL"
     settings = ", ".join(f"{name} = 1" for name in _SETTINGS)
     return (

@@ -1,20 +1,21 @@
 """How long a device was used, idle, and what energy it took within a stretch of time. Pure: it renders statements.
 
+The hours that they read were made by the same rules (`lasting.py`).
+
 A device is used while the newest word of its utilisation is at least `USED_RATIO`, idle while it is less. A word stands
 until the next sample of its lane, and for `SPEAKS_SECONDS` at most: what is neither used nor idle is unknown. Energy is
 what its counter grew by, spread evenly between two readings no more than `APART_SECONDS` apart; beside it is what its
 power came to, each word of it standing as those of utilisation do.
 """
 
-from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.retention import APART_SECONDS
 from gpufleet.model.time import NANOS
 from gpufleet.model.usage import USED_RATIO
-from gpufleet.stores.clickhouse.rollup.parts import NEXT, RANGE, SPEAKS_NS, TELLER, column
+from gpufleet.stores.clickhouse.rollup.parts import BUSY, ENERGY, NEXT, RANGE, SPEAKS_NS, TELLER, WATTS, column
 from gpufleet.stores.clickhouse.rollup.tables import USAGE_1H
 
-_BUSY = f"coalesce({column(CATALOGUE['gpu_utilization_ratio'])}, {column(CATALOGUE['gpu_graphics_activity_ratio'])})"
-_WATTS, _JOULES = column(CATALOGUE["gpu_power_watts"]), column(CATALOGUE["gpu_energy_joules_total"])
+_BUSY = f"coalesce({', '.join(map(column, BUSY))})"
+_WATTS, _JOULES = column(WATTS), column(ENERGY)
 
 SUMS = ("used_seconds", "idle_seconds", "power_joules", "power_seconds", "energy_joules", "energy_seconds")
 
@@ -39,10 +40,12 @@ def _pieces(number: str, first: str, last: str, join: str = "") -> str:
     UNION ALL
     SELECT {TELLER}, {number} AS number, greatest(before_ns, {first}) AS from_ns, least(at_ns, {last}) AS until_ns,
         (until_ns - from_ns) / {NANOS} AS seconds, 0, 0, 0, 0,
-        if(joules >= joules_before, joules - joules_before, joules) * (until_ns - from_ns) / (at_ns - before_ns),
+        if(joules >= joules_before AND (driver_session = session_before OR 0 IN (driver_session, session_before)),
+            joules - joules_before, joules) * (until_ns - from_ns) / (at_ns - before_ns),
         seconds
     FROM (
         SELECT {TELLER}, assumeNotNull({_JOULES}) AS joules, toUnixTimestamp64Nano(measured_at) AS at_ns,
+            driver_session, lagInFrame(driver_session, 1, toUInt64(0)) OVER lane_before AS session_before,
             lagInFrame(joules, 1, toFloat64(0)) OVER lane_before AS joules_before,
             lagInFrame(at_ns, 1, toInt64(0)) OVER lane_before AS before_ns
         FROM samples FINAL WHERE {RANGE} AND view != '' AND isNotNull({_JOULES})
@@ -51,20 +54,6 @@ def _pieces(number: str, first: str, last: str, join: str = "") -> str:
     ) AS told {join}
     WHERE from_ns < until_ns AND before_ns > 0 AND at_ns - before_ns <= {APART_SECONDS * NANOS}
 """  # noqa: S608 - the names are the catalogue's own; what is asked for is bound
-
-
-def render_hours() -> str:
-    """Return the statement that makes the rows of `usage_1h` of a cluster's machines for an hour.
-
-    Its parameters: cluster, machines, since, until, first, last (nanoseconds), version.
-    """
-    pieces = _pieces("toUInt32(0)", "{first:Int64}", "{last:Int64}")
-    return f"""
-INSERT INTO {USAGE_1H.name} ({", ".join(column.name for column in USAGE_1H.columns)})
-SELECT {TELLER}, toDateTime(intDiv({{first:Int64}}, {NANOS}), 'UTC'), {{version:UInt64}}, {_SUMMED}
-FROM ({pieces})
-GROUP BY {TELLER}
-SETTINGS max_threads = 1, max_insert_threads = 1, do_not_merge_across_partitions_select_final = 1"""  # noqa: S608
 
 
 _STRETCHES = """

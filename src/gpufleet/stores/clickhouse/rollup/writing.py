@@ -1,0 +1,160 @@
+"""What was made of an hour, as Arrow tables of the tables' columns. Pure."""
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from gpufleet.model.catalogue import CATALOGUE, MetricKind, Storage
+from gpufleet.model.time import NANOS
+from gpufleet.stores.clickhouse.rollup.lasting import Lasted, Used
+from gpufleet.stores.clickhouse.rollup.rows import TEXTS, Numbers, Rows
+from gpufleet.stores.clickhouse.rollup.tables import plain
+from gpufleet.stores.clickhouse.rollup.windows import Counter, Gauge, State, Windows
+from gpufleet.stores.clickhouse.schema import Table
+
+_BY_ID = {metric.id: metric for metric in CATALOGUE.values()}
+
+
+def windows_table(table: Table, cluster: str, version: int, rows: Rows, windows: Windows) -> Any:
+    """Return the rows of `windows_1m` or `windows_1h`."""
+    count = len(windows.start)
+    columns = _head(cluster, version, rows, windows.first_row, windows.start)
+    columns["samples"] = windows.samples.astype(np.uint32)
+    types = {column.name: column.type for column in table.columns}
+    for metric in plain(MetricKind.GAUGE, Storage.CORE):
+        gauge = windows.gauges.get(metric.id)
+        if gauge is None:
+            continue
+        parts = {"min": gauge.low, "max": gauge.high, "avg": gauge.total / gauge.count}
+        for part, values in parts.items():
+            name = f"{metric.name}_{part}"
+            columns[name] = _spread(count, gauge.at, values, types[name])
+        counts = np.zeros(count, np.uint32)
+        counts[gauge.at] = gauge.count
+        columns[f"{metric.name}_count"] = counts
+    for metric in plain(MetricKind.COUNTER, Storage.CORE):
+        counter = windows.counters.get(metric.id)
+        if counter is not None:
+            for part, values in (("last", counter.last), ("increase", counter.increase)):
+                name = f"{metric.name}_{part}"
+                columns[name] = _spread(count, counter.at, values, types[name])
+    for metric in plain(MetricKind.STATE, Storage.CORE):
+        state = windows.states.get(metric.id)
+        if state is not None:
+            columns[f"{metric.name}_last"] = _spread(count, state.at, state.last, "UInt8")
+    return _arrow().table({**columns, **_tails(count, windows)})
+
+
+def states_table(cluster: str, version: int, rows: Rows, lasted: Lasted) -> Any:
+    """Return the rows of `state_windows_1m` or `state_windows_1h`."""
+    pa = _arrow()
+    pairs = lasted.metric * 256 + lasted.state
+    found, which = np.unique(pairs, return_inverse=True)
+    metrics = [_BY_ID[int(pair) // 256] for pair in found]
+    states = [_state_name(metric.states, int(pair) % 256) for metric, pair in zip(metrics, found, strict=True)]
+    return pa.table(
+        {
+            **_head(cluster, version, rows, lasted.row, lasted.start),
+            "metric": _named(which, [metric.name for metric in metrics]),
+            "state": _named(which, states),
+            "seconds": lasted.seconds,
+        }
+    )
+
+
+def usage_table(cluster: str, version: int, rows: Rows, used: Used, first: int) -> Any:
+    """Return the rows of `usage_1h`."""
+    starts = np.full(len(used.row), first)
+    return _arrow().table({**_head(cluster, version, rows, used.row, starts), **used.sums})
+
+
+def _arrow() -> Any:
+    return importlib.import_module("pyarrow")
+
+
+def _state_name(states: tuple[str, ...], number: int) -> str:
+    return states[number] if number < len(states) else str(number)
+
+
+def _head(cluster: str, version: int, rows: Rows, row: Numbers, start: Numbers) -> dict[str, Any]:
+    count = len(row)
+    return {
+        "cluster": _coded(np.zeros(count, np.int64), [cluster]),
+        **{name: _coded(rows.texts[name][0][row], rows.texts[name][1]) for name in TEXTS},
+        "at": (start // NANOS).astype(np.uint32),
+        "version": np.full(count, version, np.uint64),
+    }
+
+
+def _coded(numbers: Numbers, texts: list[str]) -> Any:
+    pa = _arrow()
+    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int32)), pa.array(texts, pa.string()))
+
+
+def _named(numbers: Numbers, texts: list[str]) -> Any:
+    """Return a column of texts by number, of which several may be the same."""
+    distinct = sorted(set(texts))
+    places = np.array([distinct.index(text) for text in texts], np.int64)
+    return _coded(places[numbers], distinct)
+
+
+_TYPES = {"UInt8": np.uint8, "UInt64": np.uint64, "Float32": np.float32, "Float64": np.float64}
+
+
+def _spread(count: int, at: Numbers, values: Numbers, type_: str) -> Any:
+    """Return a column with values in some rows, and NULL in the others."""
+    type_ = type_.removeprefix("Nullable(").removesuffix(")")
+    column = np.zeros(count, _TYPES[type_])
+    column[at] = values
+    if len(at) == count:
+        return _arrow().array(column)
+    absent = np.ones(count, bool)
+    absent[at] = False
+    return _arrow().array(column, mask=absent)
+
+
+def _tails(count: int, windows: Windows) -> dict[str, Any]:
+    """Return the columns of metrics without columns of their own: arrays with an element a metric."""
+    return {
+        **_arrays(count, "tail_gauge", _of_tail(windows.gauges), _GAUGE_PARTS),
+        **_arrays(count, "tail_counter", _of_tail(windows.counters), _COUNTER_PARTS),
+        **_arrays(count, "tail_state", _of_tail(windows.states), _STATE_PARTS),
+    }
+
+
+_Found = Mapping[int, Gauge] | Mapping[int, Counter] | Mapping[int, State]
+
+_GAUGE_PARTS: dict[str, tuple[type, Callable[[Any], Numbers]]] = {
+    "min": (np.float64, lambda gauge: gauge.low),
+    "max": (np.float64, lambda gauge: gauge.high),
+    "avg": (np.float64, lambda gauge: gauge.total / gauge.count),
+    "count": (np.uint32, lambda gauge: gauge.count),
+}
+_COUNTER_PARTS: dict[str, tuple[type, Callable[[Any], Numbers]]] = {
+    "last": (np.uint64, lambda counter: counter.last),
+    "increase": (np.uint64, lambda counter: counter.increase),
+}
+_STATE_PARTS: dict[str, tuple[type, Callable[[Any], Numbers]]] = {"last": (np.uint8, lambda state: state.last)}
+
+
+def _of_tail(found: _Found) -> dict[int, Any]:
+    return {id_: one for id_, one in found.items() if _BY_ID[id_].storage is Storage.TAIL}
+
+
+def _arrays(
+    count: int, prefix: str, found: dict[int, Any], parts: dict[str, tuple[type, Callable[[Any], Numbers]]]
+) -> dict[str, Any]:
+    if not found:
+        return {}
+    pa = _arrow()
+    window = np.concatenate([one.at for one in found.values()])
+    order = np.argsort(window, kind="stable")
+    ids = np.repeat(np.fromiter(found, np.uint16), [len(one.at) for one in found.values()])
+    offsets = pa.array(np.concatenate(([0], np.cumsum(np.bincount(window, minlength=count)))).astype(np.int32))
+    columns = {f"{prefix}_ids": pa.ListArray.from_arrays(offsets, pa.array(ids[order]))}
+    for name, (type_, part) in parts.items():
+        flat = np.concatenate([part(one).astype(type_) for one in found.values()])[order]
+        columns[f"{prefix}_{name}"] = pa.ListArray.from_arrays(offsets, pa.array(flat))
+    return columns

@@ -1,0 +1,183 @@
+"""Minutes and hours of values with dimensions against a reading at a time."""
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
+from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.time import NANOS
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.stores.clickhouse.rollup.brute import APART, HOUR, SPEAKS
+from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, _numbers, roll
+from tests.support.accepted import accept
+
+SERIES = (
+    ("gpu_nvlink_link_transmit_bytes_total", ("0",)),
+    ("gpu_nvlink_link_transmit_bytes_total", ("1",)),
+    ("gpu_sram_errors_total", ("corrected", "sec_ded")),  # of the driver
+    ("host_cpu_seconds_total", ("0", "user")),
+    ("host_filesystem_size_bytes", ("/", "ext4")),
+    ("host_service_state", ("slurmd.service",)),
+)
+
+
+class Told(msgspec.Struct, frozen=True, repr_omit_defaults=True):
+    """A sample: what it says of each series; what is not in it is absent by name, or not there at all."""
+
+    at: int
+    values: Mapping[int, Value]
+    session: int = 0
+    absent: bool = False
+
+
+def sample(told: Told) -> Sample:
+    dims = [DimValue(SERIES[number][0], SERIES[number][1], value) for number, value in told.values.items()]
+    if told.absent:
+        missing = (one for number, one in enumerate(SERIES) if number not in told.values)
+        dims += [DimValue(one[0], one[1], Absent(Reason.TIMEOUT, "")) for one in missing]
+    at = (T0 + told.at) * NANOS
+    return Sample(
+        view=GPU,
+        reader="nvml",
+        lane=Lane.FAST,
+        measured_at=at,
+        values={},
+        dims=tuple(dims),
+        driver_session=told.session,
+    )
+
+
+def expected(told: Sequence[Told], number: int, window: int) -> dict[int, tuple[object, ...]]:
+    """Window to (min, max, mean, count, last, increase); what does not apply is None."""
+    metric = CATALOGUE[SERIES[number][0]]
+    found: dict[int, list[tuple[Value, float]]] = defaultdict(list)
+    for hour in range(0, 3 * HOUR, HOUR):
+        before: Told | None = None
+        for one in told:
+            if number not in one.values or not hour - APART <= one.at < hour + HOUR:
+                continue
+            value = one.values[number]
+            grown: float = 0
+            if before is not None and metric.kind is MetricKind.COUNTER:
+                assert not isinstance(value, str)
+                first = before.values[number]
+                assert not isinstance(first, str)
+                anew = metric.name == "gpu_sram_errors_total" and 0 != before.session != one.session != 0
+                grown = value if value < first or anew else value - first
+            before = one
+            if one.at >= hour:
+                found[one.at // window * window].append((value, grown))
+    if metric.kind is MetricKind.GAUGE:
+        gauges = {at: [float(value) for value, _ in values] for at, values in found.items()}
+        return {
+            at: (min(all_), max(all_), pytest.approx(sum(all_) / len(all_)), len(all_), None, None)
+            for at, all_ in gauges.items()
+        }
+    if metric.kind is MetricKind.STATE:
+        lasts = {at: metric.states.index(str(values[-1][0])) for at, values in found.items()}
+        return {at: (None, None, None, len(found[at]), last, None) for at, last in lasts.items()}
+    return {
+        at: (None, None, None, len(all_), all_[-1][0], pytest.approx(sum(grown for _, grown in all_)))
+        for at, all_ in found.items()
+    }
+
+
+def expected_states(told: Sequence[Told], number: int, window: int) -> dict[tuple[int, str], float]:
+    found: dict[tuple[int, str], float] = defaultdict(float)
+    ends = [*(one.at for one in told[1:]), 10**9]
+    for one, end in zip(told, ends, strict=True):
+        if number in one.values:
+            for second in range(one.at, min(end, one.at + SPEAKS)):
+                found[second // window * window, str(one.values[number])] += 1
+    return dict(found)
+
+
+def check(store: ClickHouseStore, cluster: str, machine: str, told: Sequence[Told]) -> None:
+    current = "(toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
+    parameters = {"cluster": cluster, "machine": machine}
+    mine = "cluster = {cluster:String} AND machine = {machine:String}"
+    for table, window in (("1m", 60), ("1h", HOUR)):
+        rows = store._handles.reader.query(
+            f"SELECT metric, labels, toInt64(toUnixTimestamp(at)) - {T0}, min, max, avg, count, int_last, float_last, "
+            f"int_increase, float_increase FROM dim_windows_{table} FINAL WHERE {mine} AND {current}",
+            parameters=parameters,
+        ).result_rows
+        found: dict[int, dict[int, tuple[object, ...]]] = defaultdict(dict)
+        for metric, labels, at, low, high, mean, count, int_last, float_last, int_more, float_more in rows:
+            number = SERIES.index((metric, tuple(labels)))
+            last = int_last if float_last is None else float_last
+            found[number][at] = (low, high, mean, count, last, int_more if float_more is None else float_more)
+        for number in range(len(SERIES)):
+            assert found[number] == expected(told, number, window)
+        rows = store._handles.reader.query(
+            f"SELECT toInt64(toUnixTimestamp(at)) - {T0}, state, seconds FROM state_windows_{table} FINAL "
+            f"WHERE {mine} AND {current} AND metric = 'host_service_state'",
+            parameters=parameters,
+        ).result_rows
+        states = {(at, state): seconds for at, state, seconds in rows}
+        assert states == pytest.approx(expected_states(told, 5, window))
+
+
+counts = st.sampled_from([0, 5, 9, 2**60 + 1])
+values = st.fixed_dictionaries(
+    {},
+    optional={
+        0: counts,
+        1: counts,
+        2: counts,
+        3: st.sampled_from([0.0, 1.5, 100.25]),
+        4: st.sampled_from([0, 7, 2**40]),
+        5: st.sampled_from(["running", "failed"]),
+    },
+)
+samples = st.lists(
+    st.builds(
+        Told,
+        at=st.integers(0, 2 * HOUR - 1),
+        values=values,
+        session=st.sampled_from([0, 7, 7, 8]),
+        absent=st.booleans(),
+    ).filter(lambda told: told.values or told.absent),
+    unique_by=lambda told: told.at,
+    min_size=1,
+    max_size=25,
+).map(lambda told: sorted(told, key=lambda one: one.at))
+
+
+@pytest.mark.timeout(600)
+@settings(max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(fleet=st.lists(samples, min_size=12, max_size=12))
+def test_whatever_comes_and_whenever(store: ClickHouseStore, fleet: list[list[Told]]) -> None:
+    cluster, late = f"dims-{next(_numbers)}", random.Random(0)
+    for part in ("first", "late"):
+        for number, told in enumerate(fleet):
+            some = [one for one in told if late.random() < 0.5] if part == "first" else told
+            if some:
+                batch = accept(cluster, f"m{number}", [sample(one) for one in some])
+                store.write([batch], f"{cluster}-{part}-{number}")
+    roll(store)
+    for number, told in enumerate(fleet):
+        check(store, cluster, f"m{number}", told)
+
+
+def test_hours_are_there_without_minutes(store: ClickHouseStore, cluster: str) -> None:
+    told = [Told(at=1800 + at, values={0: at, 4: at}) for at in (0, 60, 120)]
+    store.write([accept(cluster, "m", [sample(one) for one in told])], cluster)
+    kept = store._retention
+    store._retention = msgspec.structs.replace(kept, minute_days=0)
+    try:
+        store.roll_up(time.time_ns() + 3600 * NANOS)
+        roll(store)
+    finally:
+        store._retention = kept
+    for table, rows in (("windows_1m", 0), ("dim_windows_1m", 0), ("windows_1h", 1), ("dim_windows_1h", 2)):
+        query = f"SELECT count() FROM {table} FINAL WHERE cluster = {{cluster:String}}"
+        assert store._handles.reader.query(query, parameters={"cluster": cluster}).result_rows == [(rows,)]

@@ -1,0 +1,192 @@
+"""What is made of an hour's samples, without a store: many more cases, and any order of rows."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpufleet.model.catalogue import CATALOGUE, MetricKind, Storage, ValueType
+from gpufleet.model.time import NANOS
+from gpufleet.stores.clickhouse.rollup.lasting import states_of, usage_of
+from gpufleet.stores.clickhouse.rollup.rows import Rows, read_rows
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS
+from gpufleet.stores.clickhouse.rollup.windows import Windows, coarser, windows_of
+from tests.stores.clickhouse.rollup import brute
+from tests.stores.clickhouse.rollup.brute import APART, HOUR, Told
+from tests.stores.clickhouse.rollup.test_against_brute_force import NAMES, T0, readings
+
+FIRST = (T0 + HOUR) * NANOS
+LAST = FIRST + HOUR_NS
+Fleet = Sequence[tuple[Told, str, str]]  # what was told, by which machine, and with which provenance
+
+
+def table_of(told: Fleet) -> pa.Table:
+    """The samples as the store answers them: around the second hour, in no order."""
+    columns: dict[str, pa.Array] = {}
+    ints: list[list[tuple[int, int]]] = [[] for _ in told]
+    for field, name in NAMES.items():
+        metric = CATALOGUE[name]
+        cells = [getattr(one, field) for one, _, _ in told]
+        if metric.type is ValueType.ENUM:
+            cells = [None if cell is None else metric.states.index(cell) for cell in cells]
+        if metric.storage is Storage.TAIL:
+            for row, cell in enumerate(cells):
+                ints[row] += [] if cell is None else [(metric.id, cell)]
+        else:
+            types = {ValueType.INT: pa.uint64(), ValueType.FLOAT: pa.float64(), ValueType.ENUM: pa.int8()}
+            columns[name] = pa.array(cells, types[metric.type])
+    texts = {
+        "machine": [machine for _, machine, _ in told],
+        "view_text": ["gpu/GPU-1"] * len(told),
+        "reader": ["nvml"] * len(told),
+        "lane": ["fast"] * len(told),
+        "provenance": [provenance for _, _, provenance in told],
+    }
+    return pa.table(
+        {
+            **{name: pa.array(cells, pa.string()).dictionary_encode() for name, cells in texts.items()},
+            "driver_session": pa.array([one.session for one, _, _ in told], pa.uint64()),
+            "measured_at": pa.array([(T0 + one.at) * NANOS for one, _, _ in told], pa.timestamp("ns", "UTC")),
+            **columns,
+            "tail_int_ids": pa.array([[number for number, _ in row] for row in ints], pa.list_(pa.uint16())),
+            "tail_int_values": pa.array([[value for _, value in row] for row in ints], pa.list_(pa.uint64())),
+            "tail_float_ids": pa.array([[] for _ in told], pa.list_(pa.uint16())),
+            "tail_float_values": pa.array([[] for _ in told], pa.list_(pa.float64())),
+        }
+    )
+
+
+def rows_of(fleet: dict[str, Sequence[Told]]) -> Rows:
+    told = [
+        (one, machine, "host_local_probe")
+        for machine, mine in fleet.items()
+        for one in mine
+        if HOUR - APART <= one.at < 2 * HOUR + APART
+    ]
+    random.Random(0).shuffle(told)
+    return read_rows(table_of(told))
+
+
+def values_of(rows: Rows, windows: Windows, machine: str, field: str) -> dict[int, tuple[float, ...]]:
+    """Window's start, in seconds after the first hour, to what is known of a metric."""
+    metric = CATALOGUE[NAMES[field]]
+    kind: Mapping[int, Any] = getattr(windows, f"{metric.kind.value}s")
+    one = kind.get(metric.id)
+    codes, names = rows.texts["machine"]
+    found = {}
+    if one is not None:
+        parts = [getattr(one, part) for part in one.__struct_fields__ if part != "at"]
+        for place, window in enumerate(one.at):
+            if names[codes[windows.first_row[window]]] == machine:
+                found[int(windows.start[window]) // NANOS - T0] = tuple(part[place].item() for part in parts)
+    return found
+
+
+def expected(told: Sequence[Told], field: str, window: int) -> dict[int, tuple[float, ...]]:
+    metric = CATALOGUE[NAMES[field]]
+    within = [one for one in told if HOUR <= one.at < 2 * HOUR]
+    if metric.kind is MetricKind.GAUGE:
+        return {**brute.gauges(within, field, window)}
+    if metric.kind is MetricKind.COUNTER:
+        return {**brute.counters(told, field, window, HOUR)}
+    said = {one.at // window * window: getattr(one, field) for one in within if getattr(one, field) is not None}
+    return {at: (metric.states.index(state),) for at, state in said.items()}
+
+
+@st.composite
+def around_the_hour(draw: st.DrawFn) -> list[Told]:
+    told = draw(readings)
+    instants = draw(st.lists(st.integers(0, 3 * HOUR - 1), min_size=len(told), max_size=len(told), unique=True))
+    return [msgspec.structs.replace(one, at=at) for one, at in zip(told, sorted(instants), strict=True)]
+
+
+fleets = st.dictionaries(st.sampled_from(["a", "b", "c"]), around_the_hour(), min_size=1)
+
+
+@settings(max_examples=150)
+@given(fleet=fleets)
+def test_minutes_and_hours_of_any_samples(fleet: dict[str, Sequence[Told]]) -> None:
+    rows = rows_of(fleet)
+    minutes = windows_of(rows, FIRST, LAST, MINUTE_NS)
+    made = {60: [minutes], HOUR: [coarser(minutes, rows, FIRST), windows_of(rows, FIRST, LAST, HOUR_NS)]}
+    for machine, told in fleet.items():
+        for window, all_ways in made.items():
+            for windows in all_ways:
+                for field in NAMES:
+                    found = values_of(rows, windows, machine, field)
+                    assert found == {at: pytest.approx(parts) for at, parts in expected(told, field, window).items()}
+
+
+@settings(max_examples=100)
+@given(fleet=fleets)
+def test_states_and_use_of_any_samples(fleet: dict[str, Sequence[Told]]) -> None:
+    rows = rows_of(fleet)
+    codes, names = rows.texts["machine"]
+    numbers = {CATALOGUE[NAMES[field]].id: field for field in ("state", "mig")}
+    for lasted, window in zip(states_of(rows, FIRST, LAST), (60, HOUR), strict=True):
+        found: dict[tuple[str, str, int, str], float] = {}
+        for row, metric, state, start, seconds in zip(
+            lasted.row, lasted.metric, lasted.state, lasted.start, lasted.seconds, strict=True
+        ):
+            field = numbers[int(metric)]
+            name = CATALOGUE[NAMES[field]].states[state]
+            key = (names[codes[row]], field, int(start) // NANOS - T0, name)
+            assert key not in found
+            found[key] = float(seconds)
+        assert found == {
+            (machine, field, at, state): pytest.approx(seconds)
+            for machine, told in fleet.items()
+            for field in numbers.values()
+            for (at, state), seconds in brute.states(told, field, window).items()
+            if HOUR <= at < 2 * HOUR
+        }
+    used = usage_of(rows, FIRST, LAST)
+    sums = {names[codes[row]]: [of[place] for of in used.sums.values()] for place, row in enumerate(used.row)}
+    for machine, told in fleet.items():
+        known = list(brute.usage(told, HOUR, 2 * HOUR).values())
+        assert sums.get(machine, [0.0] * 6) == pytest.approx(known, abs=1e-6)
+
+
+def test_a_lane_of_two_provenances_by_turns_has_windows_of_each_and_grows_over_both() -> None:
+    told = [
+        (Told(at=HOUR + 10 * step, watts=float(step), joules=step * 7.0), "a", "xy"[step % 2]) for step in range(12)
+    ]
+    rows = read_rows(table_of(told))
+    windows = windows_of(rows, FIRST, LAST, MINUTE_NS)
+    codes, names = rows.texts["provenance"]
+    assert [names[codes[row]] for row in windows.first_row] == ["x", "x", "y", "y"]
+    assert windows.samples.tolist() == [3, 3, 3, 3]
+    watts = windows.gauges[CATALOGUE["gpu_power_watts"].id]
+    assert (watts.low.tolist(), watts.high.tolist()) == ([0, 6, 1, 7], [4, 10, 5, 11])
+    joules = windows.counters[CATALOGUE["gpu_energy_joules_total"].id]
+    assert joules.increase.tolist() == [14, 21, 21, 21]
+    hours = coarser(windows, rows, FIRST)
+    assert hours.counters[CATALOGUE["gpu_energy_joules_total"].id].increase.tolist() == [35, 42]
+
+
+def test_whole_numbers_stay_whole_past_2_to_the_53() -> None:
+    told = [(Told(at=HOUR + at, errors=2**63 + at, bar1=2**60 + at), "a", "x") for at in (0, 1, 2)]
+    windows = windows_of(read_rows(table_of(told)), FIRST, LAST, HOUR_NS)
+    errors = windows.counters[CATALOGUE["gpu_ecc_corrected_errors_total"].id]
+    assert (errors.last.tolist(), errors.increase.tolist()) == ([2**63 + 2], [2])
+    assert windows.gauges[CATALOGUE["gpu_bar1_used_bytes"].id].high.tolist() == [2**60 + 2]
+
+
+def test_a_sample_that_is_there_twice_is_told() -> None:
+    once, twice = ([(Told(at=HOUR, watts=1.0), "a", "x")] * count for count in (1, 2))
+    assert not read_rows(table_of(once)).has_doubles
+    assert read_rows(table_of(twice)).has_doubles
+
+
+def test_nothing_is_nothing() -> None:
+    rows = read_rows(table_of([]))
+    windows = windows_of(rows, FIRST, LAST, MINUTE_NS)
+    assert len(windows.start) == len(coarser(windows, rows, FIRST).start) == 0
+    assert all(len(lasted.row) == 0 for lasted in states_of(rows, FIRST, LAST))
+    assert np.size(usage_of(rows, FIRST, LAST).row) == 0
