@@ -15,6 +15,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.rollup import job
+from gpufleet.stores.clickhouse.rollup.hours import Marks
 from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, Told
 from tests.support.accepted import accept
@@ -264,3 +265,18 @@ def test_an_hour_is_left_alone_until_it_is_over_and_quiet(store: ClickHouseStore
     assert store.roll_up((T0 + HOUR - 1) * NANOS) is None
     assert store.roll_up(time.time_ns()) is None  # it was written to a moment ago
     assert [abs(hour) for hour in roll(store)] == [1]
+
+
+def test_a_backfill_of_a_day_has_each_of_its_hours_made_again_once_over_a_restart_too(
+    store: ClickHouseStore, cluster: str
+) -> None:
+    day = [Told(at=hour * HOUR + 1800, watts=100.0) for hour in range(24)]
+    late = [Told(at=hour * HOUR + 1830, watts=300.0) for hour in range(24)]
+    write(store, cluster, day)
+    roll(store)
+    write(store, cluster, late[:12])
+    store._marks = Marks()  # as a process that starts anew has them
+    write(store, cluster, late[12:])
+    write(store, cluster, late)  # a replay marks what waits already
+    assert roll(store) == [-hour for hour in range(1, 25)]
+    assert roll(store) == []
