@@ -426,7 +426,7 @@ def healthy_h200(index: int) -> Device:
                 (4_196_000 + 10 * i + n, (5 + n) << 20, 2**32 - 1, 2**32 - 1) for n in range(i // 3)
             ],
             "nvmlDeviceGetProcessUtilization": [
-                (4_194_000 + 10 * i + n, 1_700_000_000_000_000 + n, 40 + n, 30 + n, 20 + n, 10 + n) for n in range(i)
+                (4_194_000 + 10 * i + n, 1_000 - n, 40 + n, 30 + n, 20 + n, 10 + n) for n in range(i)
             ],
             "nvmlDeviceGetComputeRunningProcesses": [
                 (4_194_000 + 10 * i + n, (1 + n) << 30, 2**32 - 1, 2**32 - 1) for n in range(i)

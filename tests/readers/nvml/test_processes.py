@@ -1,5 +1,6 @@
 """The table of processes: who, what they hold, what they do, and what the driver does not say."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -39,17 +40,39 @@ async def test_every_process_with_its_memory_and_shares(fake: FakeNvml, start: S
         assert sample.values["gpu_mps_processes"] == index // 3
 
 
+def held_still(fake: FakeNvml, index: int) -> None:
+    """Have a GPU's driver keep the samples of now, and add none."""
+    rows, at = fake.scenario.devices[index].rows, time.time_ns() // 1000
+    rows[f"{G}ProcessUtilization"] = [(pid, at - ago, *used) for pid, ago, *used in rows[f"{G}ProcessUtilization"]]
+    fake.apply()
+
+
+async def test_what_a_process_used_long_before_the_first_look_is_not_told_as_of_now(
+    fake: FakeNvml, start: Start
+) -> None:
+    rows = fake.scenario.devices[3].rows
+    (first, *_), (second, ago, *used), *_ = rows[f"{G}ProcessUtilization"]
+    rows[f"{G}ProcessUtilization"] = [(first, 60_000_000, 90, 91, 92, 93), (second, ago, *used)]
+    fake.apply()
+    processes = device(await start(fake).read(Lane.FAST), 3).processes
+    assert processes
+    found = {process.pid: [process.values[name] for name in SHARES] for process in processes}
+    assert set(found[first]) == {Absent(Reason.NO_DATA, UTILIZATION)}
+    assert found[second] == [value / 100 for value in used]
+
+
 async def test_only_newer_samples_count_and_none_is_no_error(fake: FakeNvml, start: Start) -> None:
+    held_still(fake, 2)
     reader = start(fake)
     await reader.read(Lane.FAST)
     quiet = device(await reader.read(Lane.FAST), 2)
     assert quiet.processes is not None
     why = Absent(Reason.NO_DATA, f"{G}ProcessUtilization")
     assert {value for process in quiet.processes for name, value in process.values.items() if name in SHARES} == {why}
-    pid = 4_194_020
+    pid, at = 4_194_020, time.time_ns() // 1000
     fake.scenario.devices[2].rows[f"{G}ProcessUtilization"] += [
-        (pid, 1_700_000_000_000_900, 99, 98, 97, 96),
-        (pid, 1_700_000_000_000_500, 1, 2, 3, 4),  # an older sample that comes later
+        (pid, at, 99, 98, 97, 96),
+        (pid, at - 400, 1, 2, 3, 4),  # an older sample that comes later
     ]
     fake.apply()
     busy = device(await reader.read(Lane.FAST), 2)
@@ -165,7 +188,7 @@ def test_any_answer_gives_a_list_or_none(code: int, processes: list[object], use
 
 async def test_a_sample_of_process_0_is_nobody_s(fake: FakeNvml, start: Start) -> None:
     """Drivers leave empty places in the list; what stands there must not become everybody else's."""
-    fake.scenario.devices[2].rows[f"{G}ProcessUtilization"] = [(0, 1_700_000_000_000_900, 0, 0, 0, 0)]
+    fake.scenario.devices[2].rows[f"{G}ProcessUtilization"] = [(0, 1_000, 0, 0, 0, 0)]
     fake.apply()
     sample = device(await start(fake).read(Lane.FAST), 2)
     assert sample.processes
@@ -174,6 +197,7 @@ async def test_a_sample_of_process_0_is_nobody_s(fake: FakeNvml, start: Start) -
 
 
 async def test_a_sample_is_not_told_again_after_the_device_was_attached_anew(fake: FakeNvml, start: Start) -> None:
+    held_still(fake, 3)
     reader = start(fake)
     first = device(await reader.read(Lane.FAST), 3).processes
     assert first

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import time
 
 import pytest
 
@@ -145,7 +146,7 @@ async def test_without_a_new_sample_there_is_no_value_and_no_error(
     fake: FakeNvml, start: Start, inclusive: int | None
 ) -> None:
     (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
-    at, host = 1_700_000_000_000_000, fake.scenario.devices[2]
+    at, host = time.time_ns() // 1000 - 2_000_000, fake.scenario.devices[2]
     host.numbers[f"{USE}_inclusive"] = inclusive  # whether the driver gives the sample of that instant once more
     host.rows[USE] = [use_of(3200, at)]
     fake.apply()
@@ -165,7 +166,7 @@ async def test_without_a_new_sample_there_is_no_value_and_no_error(
 
 async def test_a_sample_is_not_told_again_after_the_device_was_attached_anew(fake: FakeNvml, start: Start) -> None:
     (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
-    fake.scenario.devices[2].rows[USE] = [use_of(3200, 1_700_000_000_000_000)]
+    fake.scenario.devices[2].rows[USE] = [use_of(3200, time.time_ns() // 1000)]
     fake.apply()
     reader, uuid = start(fake), said.texts[f"{I}UUID"] or ""
     assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.2
@@ -188,13 +189,24 @@ async def test_samples_of_before_the_clock_was_set_back_are_none_of_now(fake: Fa
         assert parts(await reader.read(Lane.FAST), 2)[uuid].values["gpu_memory_activity_ratio"] == 0.2
 
 
+async def test_what_an_instance_used_long_before_the_first_look_is_not_told_as_of_now(
+    fake: FakeNvml, start: Start
+) -> None:
+    (said,) = share_as_vgpus(fake.scenario, 2, 1).values()
+    fake.scenario.devices[2].rows[USE] = [use_of(3200, 60_000_000)]
+    fake.apply()
+    told = parts(await start(fake).read(Lane.FAST), 2)[said.texts[f"{I}UUID"] or ""].values["gpu_utilization_ratio"]
+    assert isinstance(told, Absent)
+    assert told.reason is Reason.NO_DATA
+
+
 async def test_the_newest_of_many_samples_counts(fake: FakeNvml, start: Start) -> None:
     """More samples than there is room for at first, the newest in the middle, and one instance without any of now."""
     shared = share_as_vgpus(fake.scenario, 2, 2)
-    at = 1_700_000_000_000_000
+    at = time.time_ns() // 1000 - 10_000
     rows: list[tuple[int, ...]] = [(at + i, 3200, i % 90, 0, 0, 0, 0, 0) for i in range(1200)]
     rows.insert(300, (at + 5000, 3200, 99, 0, 0, 0, 0, 0))
-    rows.append((at - 60_000_000, 3201, 50, 0, 0, 0, 0, 0))
+    rows.append((at - 6_000_000, 3201, 50, 0, 0, 0, 0, 0))
     fake.scenario.devices[2].rows[USE] = rows
     fake.apply()
     found = parts(await start(fake).read(Lane.FAST), 2)

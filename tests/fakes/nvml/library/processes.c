@@ -1,5 +1,6 @@
 /* Processes on a device: `row SUBJECT nvmlDeviceGetComputeRunningProcesses PID BYTES GPU_INSTANCE COMPUTE_INSTANCE`. */
 #include "fake.h"
+#include <time.h>
 
 #ifdef EARLY_535
 struct process { unsigned pid; uint64_t memory; unsigned gpu_instance, compute_instance; uint64_t protected_memory; };
@@ -31,19 +32,24 @@ PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
 API int nvmlDeviceGetRunningProcessDetailList(void *h, void *out) { ENTER(h); (void)out; return NOT_SUPPORTED; }
 #endif
 
-/* row: pid, microseconds, multiprocessors, memory, encoder, decoder. Only what is newer than `since` is told. */
+/* row: pid, microseconds since 1970 (or, where it is a year at most, ago), multiprocessors, memory, encoder, decoder. Only
+ * what is newer than `since` is told. */
 struct use { unsigned pid; uint64_t at; unsigned percent[4]; };
 API int nvmlDeviceGetProcessUtilization(void *h, struct use *out, unsigned *count, unsigned long long since) {
   ENTER(h);
   uint64_t offered = 0;
   if (number(SUBJECT(h), "nvmlDeviceGetProcessUtilization_offered", 0, &offered) || !offered) return NOT_SUPPORTED;
   unsigned room = out ? *count : 0, found = 0;
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  uint64_t now = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
   for (unsigned i = 0; i < rows(SUBJECT(h), "nvmlDeviceGetProcessUtilization"); i++) {
     const struct entry *e = row(SUBJECT(h), "nvmlDeviceGetProcessUtilization", i);
-    if (e->n[1] <= since) continue;
+    uint64_t at = e->n[1] < 31536000000000ULL ? now - e->n[1] : e->n[1];
+    if (at <= since) continue;
     if (found < room) {
       out[found].pid = (unsigned)e->n[0];
-      out[found].at = e->n[1];
+      out[found].at = at;
       for (int k = 0; k < 4; k++) out[found].percent[k] = (unsigned)e->n[2 + k];
     }
     found++;
