@@ -39,17 +39,23 @@ def build(branch: int = NEWEST_BRANCH) -> Path:
 class FakeNvml:
     """A fake driver for processes that are started with its `environment`."""
 
-    def __init__(self, folder: Path, scenario: Scenario, *, branch: int = NEWEST_BRANCH, log: bool = False) -> None:
+    def __init__(
+        self, folder: Path, scenario: Scenario, *, branch: int = NEWEST_BRANCH, log: bool = False, still: bool = False
+    ) -> None:
+        """Write its scenario, which a driver that is `still` reads once: it looks for no other one at each call."""
         self.scenario = scenario
         self._library = build(branch)
         self._path = folder / "scenario.txt"
         self._log = folder / "calls.txt" if log else None
+        self._still = still
         self.apply()
 
     @property
     def environment(self) -> dict[str, str]:
         """Return this process's environment with the fake driver in it."""
         environment = {**os.environ, "LD_LIBRARY_PATH": str(self._library), "FAKE_NVML": str(self._path)}
+        if self._still:
+            environment["FAKE_NVML_STILL"] = "1"
         if self._log is not None:
             environment["FAKE_NVML_LOG"] = str(self._log)
         return environment

@@ -61,6 +61,20 @@ async def test_what_a_process_used_long_before_the_first_look_is_not_told_as_of_
     assert found[second] == [value / 100 for value in used]
 
 
+async def test_more_samples_than_ever_before_are_all_read(fake: FakeNvml, start: Start) -> None:
+    reader, rows = start(fake), fake.scenario.devices[3].rows
+    await reader.read(Lane.FAST)
+    pids = range(4_197_000, 4_197_100)
+    rows[f"{G}ComputeRunningProcesses"] = [(pid, 1 << 30, 2**32 - 1, 2**32 - 1) for pid in pids]
+    rows[f"{G}ProcessUtilization"] = [(pid, 1_000, pid % 100, 0, 0, 0) for pid in pids]
+    fake.apply()
+    for _ in range(2):
+        processes = device(await reader.read(Lane.FAST), 3).processes
+        assert processes
+        used = {process.pid: process.values["sm_utilization_ratio"] for process in processes if process.pid in pids}
+        assert used == {pid: pid % 100 / 100 for pid in pids}
+
+
 async def test_only_newer_samples_count_and_none_is_no_error(fake: FakeNvml, start: Start) -> None:
     held_still(fake, 2)
     reader = start(fake)

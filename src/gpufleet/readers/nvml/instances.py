@@ -101,9 +101,10 @@ class Instances:
 def told_apart(samples: list[Sample]) -> tuple[list[Sample], list[str]]:
     """Return a round's samples, parts of GPUs that claim one UUID named by their places; and words for that."""
     views = [one.view for one in samples if one.view is not None]
-    claims = Counter(view.key for view in views)
-    if len(claims) == len(views):
+    keys = [view.key for view in views]
+    if len(set(keys)) == len(keys):
         return samples, []
+    claims = Counter(keys)
     addresses = {view.key: view.pci_address for view in views if view.parent is None}
     found: list[Sample] = []
     words: dict[str, None] = {}

@@ -97,22 +97,32 @@ def _list(name: str) -> Call:
 def _utilization(context: Context) -> Value:
     """Return [pid, multiprocessors, memory, encoder, decoder] in percent: the newest sample of each process.
 
-    It asks the library itself: in the binding, no sample since the last look is an error.
+    It asks the library itself: in the binding, no sample since the last look is an error. The first guess is that there
+    are no more than there were at most; asked without a place for them, the driver says how many there are.
     """
     function = raw_function(context, UTILIZATION)
     last, latest = stamps.last_seen(context, UTILIZATION), stamps.latest()
-    since, count = ctypes.c_ulonglong(last), ctypes.c_uint(0)
-    code = function(context.handle, None, ctypes.byref(count), since)
-    buffer = None
-    if code == INSUFFICIENT_SIZE and 0 < count.value <= MOST:
-        buffer = ctypes.create_string_buffer(_SAMPLE.size * count.value)
-        code = function(context.handle, buffer, ctypes.byref(count), since)
+    since = ctypes.c_ulonglong(last)
+    kept: dict[str, _Room] = context.memory.keep("process rooms", dict)
+    room, code = kept.get(UTILIZATION), INSUFFICIENT_SIZE
+    if room is not None:
+        room.found.value = room.records
+        code = function(context.handle, room.buffer, room.found_at, since)
+    if code == INSUFFICIENT_SIZE:
+        count = ctypes.c_uint(0)
+        code = function(context.handle, None, ctypes.byref(count), since)
+        if code == INSUFFICIENT_SIZE and 0 < count.value <= MOST:
+            room = kept[UTILIZATION] = _room(_SAMPLE, count.value + SPARE)
+            code = function(context.handle, room.buffer, room.found_at, since)
+        elif code == 0:
+            room = None  # asked how many there are, it says none
     if code == NOT_FOUND:
         return []
     check(context, code)
     newest: dict[int, tuple[int, ...]] = {}
-    if buffer is not None:
-        for pid, at, *percent in _SAMPLE.iter_unpack(buffer.raw[: _SAMPLE.size * count.value]):
+    if room is not None:
+        found = memoryview(room.buffer)[: _SAMPLE.size * min(room.found.value, room.records)]
+        for pid, at, *percent in _SAMPLE.iter_unpack(found):
             if at > latest:
                 continue
             if pid not in newest or at >= newest[pid][0]:
