@@ -1,6 +1,5 @@
 """The views that statements read, as a reference page."""
 
-from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.sql import SqlLimits
 from gpufleet.stores.clickhouse.sql.functions import FUNCTIONS
 from gpufleet.stores.clickhouse.sql.views import VIEWS
@@ -22,14 +21,10 @@ def render_sql_reference() -> str:
     ]
     for view in VIEWS:
         lines += [f"## {view.name}", "", view.help, "", "| column | what it says |", "|---|---|"]
-        lines += [f"| `{column.name}` | {column.help} |" for column in view.columns if column.name not in CATALOGUE]
-        metrics = sum(column.name in CATALOGUE for column in view.columns)
+        lines += [f"| `{column.name}` | {column.help} |" for column in view.columns if not column.of_metric]
+        metrics = sum(column.of_metric for column in view.columns)
         if metrics:
-            lines.append(
-                f"| {metrics} metrics | a column for each metric that has no dimensions and is no text, by its name in "
-                "[metrics.md](metrics.md), in its unit; NULL where it is absent (`fleet_absences` says why) or of "
-                "another kind of subject |"
-            )
+            lines.append(f"| {metrics} of metrics | {view.metrics} |")
         lines.append("")
     names = ", ".join(f"`{name}`" for name in sorted(FUNCTIONS))
     lines += [

@@ -7,77 +7,14 @@ once, as the tables do once they are merged.
 from collections.abc import Callable
 from hashlib import blake2b
 
-import msgspec
-
 from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
 from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.stores.clickhouse.schema import metric_type
+from gpufleet.stores.clickhouse.sql.shown import Shown, SqlView, escaped, same
+from gpufleet.stores.clickhouse.sql.windows import WINDOW_VIEWS
 
 LATEST, SAMPLES = "latest", "samples"
 
-
-class Shown(msgspec.Struct, frozen=True):
-    """One column of a view: its name, what it is made of, and what it says."""
-
-    name: str
-    made_of: str
-    help: str
-
-
-class SqlView(msgspec.Struct, frozen=True, kw_only=True):
-    """One view.
-
-    Attributes:
-        name: as in SQL.
-        help: what one row is.
-        columns: in order.
-        source: what stands after FROM.
-    """
-
-    name: str
-    help: str
-    columns: tuple[Shown, ...]
-    source: str
-
-
-def _same(names: str, helps: dict[str, str]) -> tuple[Shown, ...]:
-    return tuple(Shown(name, f"`{name}`", helps[name]) for name in names.split())
-
-
-_WORDS = {
-    "cluster": "id of the cluster",
-    "machine": "the hub's id of the machine",
-    "view": "key of the device's view, such as `gpu/GPU-…`; empty for the machine itself",
-    "reader": "who read it",
-    "lane": "schedule that it is read on: static, fast, slow, event",
-    "provenance": "who measured: `host_local_probe`, `slice_guest`, `imported`, …",
-    "measured_at": "when it was measured, by the machine's clock",
-    "received_at": "when the hub received it, by the hub's clock",
-    "reported_at": "when it was last told, by the hub's clock",
-    "epoch": "run of the sender's sequence numbers",
-    "seq": "number of the batch in it",
-    "driver_session": "another number is another start of the driver: counters begin again",
-    "kind": "`gpu`, `mig` or `vgpu`",
-    "side": "`host`, `guest`, `vgpu_host` or `pci_only`",
-    "uuid": "of the device, or NULL",
-    "pci_address": "or NULL",
-    "instance": "of a vGPU, or NULL",
-    "parent": "key of the view that it is a part of, or NULL",
-    "index": "the driver's position number when last told; it names nothing",
-    "metric": "name in the catalogue",
-    "labels": "values of the metric's dimensions, in their order",
-    "text": "what it says",
-    "since": "when it was first measured so",
-    "state": "how the reader was doing",
-    "interval_seconds": "how often it reads",
-    "last_attempt": "or NULL",
-    "last_success": "or NULL",
-    "duration_seconds": "of the last pass",
-    "failures": "in a row",
-    "error_class": "or empty",
-    "last_error": "in its own words, or empty",
-    "total": "processes that there were; more than are listed where the agent cut the list",
-}
 
 _SUBJECT = "cluster machine view"
 _SAMPLE = f"{_SUBJECT} reader lane provenance measured_at received_at epoch seq driver_session"
@@ -104,19 +41,19 @@ def _of_latest(metric: Metric) -> str:
     return f"CAST({value}, '{escaped(metric_type(metric))}')" if is_column else value
 
 
-def escaped(text: str) -> str:
-    """Return a text as it stands in a literal."""
-    return text.replace("\\", "\\\\").replace("'", "\\'")
-
-
 def _metrics(of: Callable[[Metric], str]) -> tuple[Shown, ...]:
     """Return a column for each metric that has one value a sample; where it is NULL, `fleet_absences` says why."""
     return tuple(
-        Shown(metric.name, of(metric), f"{metric.help}{f'; {metric.unit}' if metric.unit else ''}")
+        Shown(metric.name, of(metric), f"{metric.help}{f'; {metric.unit}' if metric.unit else ''}", of_metric=True)
         for metric in CATALOGUE.values()
         if metric.storage in (Storage.CORE, Storage.TAIL)
     )
 
+
+_EACH = (
+    "a column for each metric that has no dimensions and is no text, by its name in [metrics.md](metrics.md), in its "
+    "unit; NULL where it is absent (`fleet_absences` says why) or of another kind of subject"
+)
 
 _CURRENT = "(cluster, machine, view, reader, lane, info_set)"
 
@@ -124,27 +61,29 @@ VIEWS = (
     SqlView(
         name="fleet_devices",
         help="A device as one reader describes it, as it was last told.",
-        columns=_same(f"{_SUBJECT} reader kind side uuid pci_address instance parent index reported_at", _WORDS),
+        columns=same(f"{_SUBJECT} reader kind side uuid pci_address instance parent index reported_at"),
         source="views FINAL",
     ),
     SqlView(
         name="fleet_latest",
         help="The newest sample of each device (and of each machine, with an empty `view`), reader and lane. How old "
         "it is says `received_at`: nothing is left out for its age.",
-        columns=(*_same(_SAMPLE, _WORDS), *_metrics(_of_latest)),
+        columns=(*same(_SAMPLE), *_metrics(_of_latest)),
         source=f"{LATEST} FINAL",
+        metrics=_EACH,
     ),
     SqlView(
         name="fleet_samples",
         help="Every sample over time; ask with bounds on `measured_at`, `cluster` and `machine`.",
-        columns=(*_same(_SAMPLE, _WORDS), *_metrics(_of_samples)),
+        columns=(*same(_SAMPLE), *_metrics(_of_samples)),
         source=f"{SAMPLES} FINAL",
+        metrics=_EACH,
     ),
     SqlView(
         name="fleet_absences",
         help="A reading that is absent in the newest sample, and why.",
         columns=(
-            *_same(f"{_SUBJECT} reader lane measured_at", _WORDS),
+            *same(f"{_SUBJECT} reader lane measured_at"),
             Shown("metric", "absent_metric", "name in the catalogue"),
             Shown("reason", "absent_reason", "of the closed set"),
             Shown("detail", "absent_detail", "adds to the reason"),
@@ -157,7 +96,7 @@ VIEWS = (
         name="fleet_dimensions",
         help="A value with dimensions (a link's, an ECC location's) over time; ask with bounds as of `fleet_samples`.",
         columns=(
-            *_same(f"{_SUBJECT} reader lane provenance measured_at received_at driver_session metric labels", _WORDS),
+            *same(f"{_SUBJECT} reader lane provenance measured_at received_at driver_session metric labels"),
             Shown("value", "coalesce(toFloat64(int_value), float_value)", "number, inexact past 2^53; NULL if absent"),
             Shown("integer", "int_value", "the same where it is whole: exact"),
         ),
@@ -166,35 +105,34 @@ VIEWS = (
     SqlView(
         name="fleet_texts",
         help="A text (name, serial, VBIOS, driver, hostname) that stands in the newest sample.",
-        columns=_same(f"{_SUBJECT} reader lane metric text since received_at", _WORDS),
+        columns=same(f"{_SUBJECT} reader lane metric text since received_at"),
         source=f"info FINAL WHERE {_CURRENT} IN (SELECT {_CURRENT[1:-1]} FROM {LATEST} FINAL WHERE info_set != 0)",  # noqa: S608
     ),
     SqlView(
         name="fleet_text_history",
         help="Every text that was ever told, with when.",
-        columns=_same(f"{_SUBJECT} reader lane metric text since received_at", _WORDS),
+        columns=same(f"{_SUBJECT} reader lane metric text since received_at"),
         source="info FINAL",
     ),
     SqlView(
         name="fleet_events",
         help="What happened: XIDs, resets, throttles; the kinds are in the reference of events.",
         columns=(
-            *_same(_SUBJECT, _WORDS),
+            *same(_SUBJECT),
             Shown("at", "at", "when it happened, by the machine's clock"),
             Shown("kind", "kind", "such as `xid`"),
             Shown("code", "code", "such as the XID; 0 where the kind has none"),
             Shown("attributes", "mapFromArrays(attribute_names, attribute_values)", "texts by name"),
-            *_same("received_at", _WORDS),
+            *same("received_at"),
         ),
         source="events FINAL",
     ),
     SqlView(
         name="fleet_readers",
         help="How each reader of a machine was doing when last heard of.",
-        columns=_same(
+        columns=same(
             "cluster machine reader lane state interval_seconds last_attempt last_success duration_seconds failures "
-            "error_class last_error reported_at received_at",
-            _WORDS,
+            "error_class last_error reported_at received_at"
         ),
         source="reader_status FINAL",
     ),
@@ -202,7 +140,7 @@ VIEWS = (
         name="fleet_holders",
         help="Who holds a device, or held it, as it was told last; `until` is NULL while it lasts.",
         columns=(
-            *_same(_SUBJECT, _WORDS),
+            *same(_SUBJECT),
             Shown("kind", "holder_kind", "`pod`, `job`, `vm` or `allocation`"),
             Shown("id", "holder_id", "its identity: UID of a pod, or `namespace/name` where nobody tells it"),
             Shown("name", "holder_name", "for display"),
@@ -214,7 +152,7 @@ VIEWS = (
             Shown("until", "until", "until when, or NULL"),
             Shown("methods", "methods", "how it was established, such as `exporter_labels`"),
             Shown("verdict", "verdict", "what the evidence amounts to"),
-            *_same("reported_at received_at", _WORDS),
+            *same("reported_at received_at"),
         ),
         source="holdings FINAL",
     ),
@@ -222,7 +160,7 @@ VIEWS = (
         name="fleet_processes",
         help="A process on a device at an instant, over time; ask with bounds on `measured_at`.",
         columns=(
-            *_same(f"{_SUBJECT} reader provenance measured_at received_at total", _WORDS),
+            *same(f"{_SUBJECT} reader provenance measured_at received_at total"),
             Shown("pid", "a_pid", "process id"),
             Shown("start_time", "a_start", "clock ticks since boot, or NULL"),
             Shown("kinds", "a_kind", "what it holds: compute, graphics, …"),
@@ -236,7 +174,7 @@ VIEWS = (
         name="fleet_buses",
         help="The PCI devices of a machine, each time that the list changed.",
         columns=(
-            *_same("cluster machine reported_at received_at", _WORDS),
+            *same("cluster machine reported_at received_at"),
             Shown("address", "an_address", "PCI address"),
             Shown("vendor", "a_vendor", "PCI vendor id"),
             Shown("device", "a_device", "PCI device id"),
@@ -253,13 +191,14 @@ VIEWS = (
         help="What Kubernetes says of a machine, as each teller said it last; `value` is NULL where it has ended. "
         "How old it is says `received_at`: nothing is left out for its age.",
         columns=(
-            *_same("cluster machine reader metric", _WORDS),
+            *same("cluster machine reader metric"),
             Shown("resource", "resource", "such as `nvidia_com_gpu`, or the label that says it"),
             Shown("value", "value", "how many, or NULL"),
-            *_same("measured_at received_at", _WORDS),
+            *same("measured_at received_at"),
         ),
         source="declared FINAL",
     ),
+    *WINDOW_VIEWS,
 )
 """All of them, in the order of the documentation."""
 

@@ -1,0 +1,79 @@
+"""What a person's statement finds of minutes and hours, once they are made."""
+
+import pytest
+
+from gpufleet.stores.clickhouse import ClickHouseStore
+from tests.stores.clickhouse.rollup import test_dims as dims
+from tests.stores.clickhouse.rollup.brute import HOUR, Told
+from tests.stores.clickhouse.rollup.test_against_brute_force import NAMES, T0, check, expected_of, roll, write
+from tests.support.accepted import accept
+
+TOLD = [
+    Told(at=0, watts=300.5, busy=0.65, joules=1000.0, errors=1, state="ok", bar1=2**53 + 1, mig="enabled", sent=7),
+    Told(at=15, watts=None, busy=0.05, joules=1500.0, errors=4, state="hung", bar1=None, mig="disabled", sent=9),
+    Told(at=75, watts=100.5, busy=0.0, joules=1800.0, errors=4, state="ok", bar1=12, mig="disabled", sent=2**60),
+]
+PARTS = {
+    "watts": "gauge",
+    "busy": "gauge",
+    "bar1": "gauge",
+    "joules": "counter",
+    "errors": "counter",
+    "sent": "counter",
+}
+OF = {"gauge": ("min", "max", "avg", "count"), "counter": ("last", "increase")}
+AT = f"toInt64(toUnixTimestamp(at)) - {T0}"
+
+
+@pytest.mark.parametrize(("span", "window"), [("minute", 60), ("hour", HOUR)])
+def test_what_samples_come_to(store: ClickHouseStore, cluster: str, span: str, window: int) -> None:
+    write(store, cluster, TOLD)
+    roll(store)
+    check(store, cluster, TOLD)  # the tables themselves
+    for field, kind in PARTS.items():
+        columns = ", ".join(f"{NAMES[field]}_{part}" for part in OF[kind])
+        rows = store.select(f"SELECT {AT}, {columns} FROM fleet_{span}s WHERE cluster = '{cluster}'").rows
+        assert {at: tuple(parts) for at, *parts in rows if parts[0] is not None} == expected_of(TOLD, field, window)
+    found = store.select(
+        f"SELECT {AT}, samples, gpu_state_last, gpu_mig_mode_last, gpu_memory_used_bytes_avg, "
+        f"gpu_pcie_replays_total_last FROM fleet_{span}s WHERE cluster = '{cluster}' ORDER BY at"
+    ).rows
+    last = [(0, 2, "hung", "disabled", None, None), (60, 1, "ok", "disabled", None, None)]
+    assert found == (last if span == "minute" else [(0, 3, "ok", "disabled", None, None)])
+    rows = store.select(
+        f"SELECT {AT}, state, seconds FROM fleet_state_{span}s WHERE cluster = '{cluster}' AND metric = 'gpu_state' "
+        "ORDER BY at, state"
+    ).rows
+    assert rows[0] == (0, "hung", 45.0 if span == "minute" else pytest.approx(60.0))
+
+
+@pytest.mark.parametrize("span", ["minute", "hour"])
+def test_what_values_with_dimensions_come_to(store: ClickHouseStore, cluster: str, span: str) -> None:
+    told = [
+        dims.Told(at=0, values={0: 2**60 + 1, 3: 1.5, 4: 8, 5: "running"}),
+        dims.Told(at=30, values={0: 2**60 + 5, 3: 4.0, 4: 10, 5: "failed"}),
+    ]
+    store.write([accept(cluster, "m", [dims.sample(one) for one in told])], cluster)
+    roll(store)
+    rows = store.select(
+        f"SELECT metric, labels, {AT}, min, max, avg, count, last, last_integer, increase, increase_integer "
+        f"FROM fleet_dimension_{span}s WHERE cluster = '{cluster}'"
+    ).rows
+    found = {(metric, tuple(labels)): tuple(rest) for metric, labels, *rest in rows}
+    assert found == {
+        dims.SERIES[0]: (0, None, None, None, 2, float(2**60 + 5), 2**60 + 5, 4.0, 4),
+        dims.SERIES[3]: (0, None, None, None, 2, 4.0, None, 2.5, None),
+        dims.SERIES[4]: (0, 8.0, 10.0, 9.0, 2, None, None, None, None),
+        dims.SERIES[5]: (0, None, None, None, 2, None, None, None, None),
+    }
+
+
+def test_what_an_attempt_left_that_was_cut_short_is_no_row(store: ClickHouseStore, cluster: str) -> None:
+    write(store, cluster, TOLD)
+    roll(store)
+    for table in ("windows_1h", "dim_windows_1h", "state_windows_1h"):
+        store._handles.writer.command(
+            f"INSERT INTO {table} (cluster, machine, at, version) VALUES ('{cluster}', 'cut', toDateTime({T0}), 1)"
+        )
+        view = f"fleet_{table.removesuffix('windows_1h').replace('dim_', 'dimension_')}hours"
+        assert store.select(f"SELECT 1 FROM {view} WHERE machine = 'cut'").rows == []
