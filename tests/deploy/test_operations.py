@@ -35,6 +35,7 @@ SELDOM = {
     "gpufleet_hub_invalid_values_total",
     "gpufleet_hub_quarantined_batches_total",
     "gpufleet_hub_unauthenticated_requests_total",
+    "gpufleet_hub_task_defects_total",
     "gpufleet_relay_rejected_batches_total",
 }
 """They have a series only once there is something to count."""

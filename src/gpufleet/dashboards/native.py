@@ -24,7 +24,7 @@ SECTIONS: tuple[tuple[str, tuple[Metric, ...]], ...] = (
     ("Machines", HOST_METRICS),
     ("Virtual machines", GUEST_METRICS),
 )
-"""Rows below the overview. Together they are the catalogue."""
+"""Rows below the overview. Together they are the catalogue, but for what Kubernetes says: no agent tells that."""
 
 MACHINE = 'cluster=~"$cluster",node=~"$node"'
 DEVICE = f'{MACHINE},uuid=~"$gpu"'

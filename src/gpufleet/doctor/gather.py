@@ -36,7 +36,7 @@ PACKAGES = {
     "agent": ("pynvml", "aiohttp", "h11", "uvicorn", "httptools", "zstandard", "cramjam", "opentelemetry.proto"),
     "hub": (
         *("litestar", "uvicorn", "httptools", "aiohttp", "h11", "zstandard", "cramjam", "opentelemetry.proto"),
-        *("clickhouse_connect", "chdb", "pyarrow", "sqlalchemy", "yaml"),
+        *("clickhouse_connect", "chdb", "numpy", "pyarrow", "sqlalchemy", "yaml"),
     ),
 }
 """Extra to what it brings, by import name."""
