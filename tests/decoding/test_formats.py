@@ -48,6 +48,7 @@ def body(number: int) -> bytes:
 
 
 EXAMPLES: dict[str, bytes] = {
+    "nvidia-smi-failure": b"Failed to initialize NVML: Driver/library version mismatch\n",
     "nvidia-smi-xml": (DATA / "xml-h100.xml").read_bytes(),
     "nvidia-smi-text": (DATA / "text-vgpu-guest-a6000-24q-unlicensed-unrestricted.txt").read_bytes(),
     "nvidia-smi-csv": csv_of("capture-h200__590.48.01.txt"),
@@ -198,7 +199,16 @@ def test_metrics_that_the_catalogue_lacks_are_left_out_of_a_snapshot() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\n", b"hello", b"{}", b"<html></html>", b"a, b\n1, 2\n", b"\x00" * 100, b"No devices were found\n"],
+    [
+        b"",
+        b"\n",
+        b"hello",
+        b"{}",
+        b"<html></html>",
+        b"a, b\n1, 2\n",
+        b"\x00" * 100,
+        b"NVIDIA-SMI version  : 590.48.01\n",
+    ],
 )
 def test_what_is_none_of_them_is_not_recognised(content: bytes) -> None:
     with pytest.raises(WireError, match="not recognised; known are"):
@@ -230,3 +240,53 @@ def test_damage_leaves_no_other_error(data: st.DataObject) -> None:
         JsonExporter().render(snapshot)
         PrometheusExporter().render(snapshot)
         TableExporter(width=100, colour=False).render(snapshot)
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "reason"),
+    [
+        ("No devices were found", "no_supported_gpu", Reason.NO_SUPPORTED_GPU),
+        ("Failed to initialize NVML: Driver/library version mismatch", "mismatch", Reason.DRIVER_MISMATCH),
+        ("Failed to initialize NVML: Unknown Error", "no_access", Reason.NOT_PERMITTED),
+        (
+            "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest",
+            "no_driver",
+            Reason.NO_DRIVER,
+        ),
+        (
+            "Failed to initialize NVML: No supported GPUs were found\nUnable to determine the number of GPUs",
+            "no_supported_gpu",
+            Reason.NO_SUPPORTED_GPU,
+        ),
+        ("Unable to determine the device handle for GPU0000:65:00.0: Unknown Error", "error", Reason.DRIVER_ERROR),
+    ],
+)
+def test_the_words_of_a_driver_that_shows_no_gpu_are_an_answer(words: str, state: str, reason: Reason) -> None:
+    name, decoded = of(words.encode() + b"\n")
+    assert name == "nvidia-smi-failure"
+    (snapshot,) = decoded.snapshots
+    assert snapshot.devices == ()
+    assert snapshot.host.readings["nvidia_driver_state"].value == state
+    assert {status.error_class for status in snapshot.readers} == {reason}
+    assert all(words.split("\n")[0] in status.last_error for status in snapshot.readers)
+
+
+def test_words_of_anybody_else_are_not_the_drivers() -> None:
+    with pytest.raises(WireError):
+        of(b"hello\n", "nvidia-smi-failure")
+
+
+def test_a_device_that_was_hardly_printed_has_no_state() -> None:
+    lines = (DATA / "text-vgpu-guest-a6000-24q-unlicensed-unrestricted.txt").read_bytes().split(b"\n")
+    at = next(n for n, line in enumerate(lines) if b"Product Architecture" in line)
+    _, decoded = of(b"\n".join(lines[: at + 1]) + b"\n")
+    (device,) = decoded.snapshots[0].devices
+    assert device.readings["gpu_name"].value == "NVIDIA RTXA6000-24Q"
+    assert device.readings["gpu_state"].absent is Reason.NOT_REPORTED
+
+
+def test_a_process_of_which_half_is_printed_is_not_counted() -> None:
+    content = (DATA / "text-vgpu-guest-a6000-24q-unlicensed-unrestricted.txt").read_bytes()
+    at = content.index(b"\n", content.index(b"Process ID"))
+    _, decoded = of(content[: at + 1])
+    assert decoded.snapshots[0].devices[0].readings["gpu_compute_processes"].absent is Reason.NOT_REPORTED

@@ -8,6 +8,7 @@ from gpufleet.decoding.batch import BATCH
 from gpufleet.decoding.bundle import BUNDLE
 from gpufleet.decoding.capture import CAPTURE
 from gpufleet.decoding.csv import CSV
+from gpufleet.decoding.failure import FAILURE
 from gpufleet.decoding.format import MAX_BYTES, Decoded, Format, Source
 from gpufleet.decoding.prometheus import PROMETHEUS
 from gpufleet.decoding.segment import SEGMENT
@@ -16,8 +17,9 @@ from gpufleet.decoding.text import TEXT
 from gpufleet.decoding.xml import XML
 from gpufleet.model.errors import WireError, WireLimitError
 
-# The order is that of recognition: those that know themselves by a mark come first; CSV takes any line with commas.
-FORMATS: tuple[Format, ...] = (SEGMENT, SNAPSHOT, CAPTURE, XML, TEXT, BUNDLE, BATCH, PROMETHEUS, CSV)
+# The order is that of recognition: those that know themselves by a mark come first; CSV takes any line with commas, and
+# words that nvidia-smi prints in place of an output can stand before one as well.
+FORMATS: tuple[Format, ...] = (SEGMENT, SNAPSHOT, CAPTURE, XML, TEXT, BUNDLE, BATCH, PROMETHEUS, CSV, FAILURE)
 
 BINARY = (SEGMENT, BUNDLE, BATCH)
 """Those that are no text, whatever their first bytes look like."""

@@ -58,9 +58,7 @@ def decode_outputs(source: Source, moments: Sequence[Outputs]) -> Decoded:
             continue
         at = _printed_at(outputs)
         notes |= dict.fromkeys(outputs.notes)
-        notes[ZONE if at is not None else "the output does not say when it was printed: the file's time is shown"] = (
-            None
-        )
+        notes[ZONE if at is not None else NO_TIME] = None
         errors = _take(machine, outputs, records, source.at if at is None else at)
         notes |= dict.fromkeys(errors)
         found = account(records, outputs.log.leaves if outputs.log else ())
@@ -68,7 +66,8 @@ def decode_outputs(source: Source, moments: Sequence[Outputs]) -> Decoded:
         unknown |= dict.fromkeys(found.unknown)
     snapshot = machine.snapshot()
     if not snapshot.devices:
-        raise WireError("", "no GPU in it")
+        said = dict.fromkeys(note for outputs in moments for note in outputs.notes)
+        raise WireError("", "; ".join(("no GPU in it", *list(said)[:3])))
     return Decoded(snapshots=(snapshot,), notes=tuple(notes), unread=unread, unknown=tuple(unknown))
 
 

@@ -19,6 +19,18 @@ def test_rows_under_their_header() -> None:
     assert table.messages == ()
 
 
+def test_a_column_that_was_asked_for_twice_is_read_once() -> None:
+    table = parse_csv(b"uuid, memory.used [MiB], uuid, index\nGPU-1, 55 MiB, GPU-1, 0\n")
+    assert table.rows == ({"uuid": "GPU-1", "memory.used": "55 MiB", "index": "0"},)
+    assert table.messages == ()
+
+
+def test_of_a_column_that_is_there_twice_with_two_values_none_is_read() -> None:
+    table = parse_csv(b"uuid, memory.used [MiB], memory.used [MiB], index\nGPU-1, 55 MiB, 56 MiB, 0\n")
+    assert table.rows == ({"uuid": "GPU-1", "index": "0"},)
+    assert table.messages == ("memory.used is there twice, and its values differ: it is not read",)
+
+
 def test_the_unit_of_the_header_stands_behind_bare_numbers() -> None:
     (row,) = parse_csv(b"index, memory.used [MiB], uuid\n0, 55, GPU-1\n").rows
     assert row == {"index": "0", "memory.used": "55 MiB", "uuid": "GPU-1"}

@@ -100,3 +100,21 @@ def test_too_deep() -> None:
 def test_too_many_lines() -> None:
     with pytest.raises(WireLimitError, match="lines"):
         parse_text(b"GPU 00000000:83:00.0\n" + b"\n" * MAX_LINES)
+
+
+GPU = b"GPU 00000000:01:00.0\n    Product Name      : NVIDIA H200\n    Processes\n"
+PROCESS = b"        GPU instance ID : N/A\n            Process ID  : %d\n            Type        : C\n"
+
+
+def test_who_uses_a_device_is_not_told_by_an_output_that_ends_within_a_line() -> None:
+    whole, cut = GPU + PROCESS % 12 + PROCESS % 13, GPU + PROCESS % 12 + b"        GPU inst"
+    assert len(parse_text(whole).devices[0].processes or ()) == 2
+    assert parse_text(cut).devices[0].processes is None
+
+
+def test_of_several_outputs_in_a_row_the_first_is_read() -> None:
+    banner = b"\n==============NVSMI LOG==============\n\nTimestamp : Fri Jul  3 22:10:%d 2026\n"
+    one, two = banner % 45 + GPU + PROCESS % 12, banner % 46 + GPU + PROCESS % 13
+    log, first = parse_text(one + two), parse_text(one)
+    assert (log.leaves, log.devices) == (first.leaves, first.devices)
+    assert log.messages == ("another output follows the first one, and is not read",)

@@ -56,6 +56,28 @@ def test_cut_off_before_its_first_gpu_is_whole_it_is_an_error(keep: int) -> None
         parse_xml((DATA / "xml-h100.xml").read_bytes()[:keep])
 
 
+@pytest.mark.parametrize(
+    "name", [b"/usr/bin/python", b"\xff\xff", b"\x01", b"a & b", b"<a>", b"a\nb", b"</process_name>", b""]
+)
+def test_the_name_of_a_process_costs_nothing(name: bytes) -> None:
+    one = b"<process_info>\n<pid>%d</pid><type>C</type>\n<process_name>%s</process_name>\n</process_info>\n"
+    processes = b"".join(one % (pid, name) for pid in (12, 13))
+    (gpu,) = parse_xml(document(b'<gpu id="a"><u>1</u><processes>' + processes + b"</processes></gpu>")).devices
+    assert gpu.leaves == {"u": "1"}
+    assert gpu.processes == tuple({"pid": pid, "type": "C", "process_name": ""} for pid in ("12", "13"))
+
+
+def test_processes_on_one_line_are_told_apart() -> None:
+    one = b"<process_info><pid>%d</pid><process_name>x</process_name></process_info>"
+    gpu = b'<gpu id="a"><processes>' + one % 12 + one % 13 + b"</processes></gpu>\n"
+    assert [process["pid"] for process in parse_xml(document(gpu)).devices[0].processes or ()] == ["12", "13"]
+
+
+def test_a_name_that_never_ends_is_read_in_bounded_time() -> None:
+    with pytest.raises(WireError):
+        parse_xml(document(b'<gpu id="a"><processes>' + b"<process_name>" * 500_000))
+
+
 ENTITIES = {
     "internal": b'<!DOCTYPE nvidia_smi_log [<!ENTITY a "b">]>'
     b'<nvidia_smi_log><gpu id="x"><u>&a;</u></gpu></nvidia_smi_log>',

@@ -52,10 +52,10 @@ def parse_csv(content: bytes, columns: Sequence[str] | None = None) -> Table:
     others = Messages()
     units: dict[str, str] = {}
     if columns is None:
-        at, units = _header(lines)
+        at, columns, units = _header(lines)
         for line in lines[:at]:
             others.add(line)
-        lines, columns = lines[at + 1 :], tuple(units)
+        lines = lines[at + 1 :]
     names = tuple(columns)
     torn = bool(lines and lines[-1].strip())
     free = [position for position, name in enumerate(names) if name in FREE_TEXTS]
@@ -69,10 +69,18 @@ def parse_csv(content: bytes, columns: Sequence[str] | None = None) -> Table:
             continue
         if (len(rows) + 1) * len(names) > MAX_VALUES:
             raise WireLimitError("csv", f"more than {MAX_VALUES} values")
-        row = {name: _with_unit(value, units.get(name)) for name, value in zip(names, values, strict=True)}
+        row: dict[str, str] = {}
+        differing: dict[str, None] = {}
+        for name, value in zip(names, values, strict=True):
+            text = _with_unit(value, units.get(name))
+            if row.setdefault(name, text) != text:
+                differing[name] = None
+        for name in differing:
+            others.add(f"{name} is there twice, and its values differ: it is not read")
+            del row[name]
         if torn and at == len(lines) - 1:
             others.add(f"the output ends within a line: its last value, {names[-1]}, is not read")
-            del row[names[-1]]
+            row.pop(names[-1], None)
         rows.append(row)
     return Table(columns=names, rows=tuple(rows), messages=others.told())
 
@@ -82,15 +90,16 @@ def name_of(heading: str) -> str:
     return heading.partition(" [")[0].strip()
 
 
-def _header(lines: list[str]) -> tuple[int, dict[str, str]]:
-    """Return where the header is, and its names with their units: the first line that could be nothing else."""
+def _header(lines: list[str]) -> tuple[int, tuple[str, ...], dict[str, str]]:
+    """Return where the header is, its names, and their units: the first line that could be nothing else."""
     for at, line in enumerate(lines[:64]):
         headings = line.strip().split(SEPARATOR)
         if len(headings) > MAX_COLUMNS:
             raise WireLimitError("csv", f"{len(headings)} columns, more than {MAX_COLUMNS}")
-        units = {name_of(heading): heading.partition(" [")[2].removesuffix("]") for heading in headings}
-        if len(units) == len(headings) > 1 and all(_is_name(name) for name in units):
-            return at, units
+        names = tuple(name_of(heading) for heading in headings)
+        if len(headings) > 1 and all(_is_name(name) for name in names):
+            units = (heading.partition(" [")[2].removesuffix("]") for heading in headings)
+            return at, names, dict(zip(names, units, strict=True))
     raise WireError("csv", "no line names the columns: ask with --format=csv, which prints a header")
 
 

@@ -30,10 +30,18 @@ def parse_text(content: bytes) -> Log:
     """
     reading = _Reading()
     lines = split_lines(content, "-q")
+    torn = False
     if lines[-1].strip():
         reading.messages.add(f"the output ends within a line, which is not read: {lines.pop()}")
+        torn = True
     for line in lines:
+        if reading.devices and _BANNER.fullmatch(line.strip()):  # of `--loop`: another instant
+            reading.messages.add("another output follows the first one, and is not read")
+            break
         reading.take(line[: 2 * MAX_VALUE].rstrip().expandtabs(4))
+    else:
+        if torn and reading.devices:
+            reading.devices[-1].processes.clear()  # there may be more of them
     if not reading.devices:
         raise WireError("-q", "no line of it begins a GPU, such as `GPU 00000000:1B:00.0`")
     return Log(

@@ -25,6 +25,10 @@ ROOT = "nvidia_smi_log"
 
 _STARTS = (b"<?xml", b"<!DOCTYPE", b"<nvidia_smi_log")
 
+_NAME, _NAME_END = b"<process_name>", b"</process_name>"
+MAX_NAME = 4096
+"""Bytes of a process's name. Longer ones are not taken out, and count like any other text."""
+
 
 def parse_xml(content: bytes) -> Log:
     """Read a document. Lines before it are messages; of a document that was cut off, the GPUs that are whole count.
@@ -41,7 +45,7 @@ def parse_xml(content: bytes) -> Log:
     words = decode(content[:begin]).split("\n")
     document = _Document()
     try:
-        document.parse(content[begin:].rstrip(b"\0 \t\r\n"))
+        document.parse(_nameless(content[begin:].rstrip(b"\0 \t\r\n")))
     except expat.ExpatError as error:
         what = f"the XML ends or breaks at line {error.lineno}: {expat.ErrorString(error.code)}"
         if not document.devices:
@@ -54,6 +58,26 @@ def parse_xml(content: bytes) -> Log:
         devices=tuple(device.record() for device in document.devices),
         messages=messages_of(words),
     )
+
+
+def _nameless(content: bytes) -> bytes:
+    """Take out the names of processes: nobody reads them, and they are printed as they are, so that one breaks XML.
+
+    Whoever runs on a device chooses them. Bytes that are no text were seen (cwltool, pull request 1910).
+    """
+    kept: list[bytes] = []
+    at = 0
+    for _ in range(MAX_LINES):
+        start = content.find(_NAME, at) + len(_NAME)
+        if start < len(_NAME):
+            break
+        last = content.find(b"\n", start, start + MAX_NAME)
+        end = content.rfind(_NAME_END, start, last) if last >= 0 else -1
+        if end < 0 or content.find(b"</process_info>", start, end) >= 0:
+            end = content.find(_NAME_END, start, start + MAX_NAME)
+        kept.append(content[at:start])
+        at = max(start, end)
+    return b"".join((*kept, content[at:]))
 
 
 class _Document:

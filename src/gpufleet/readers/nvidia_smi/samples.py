@@ -31,6 +31,9 @@ OK, LOST, RESET_REQUIRED, UNREADABLE = "ok", "lost", "reset_required", "unreadab
 _COUNTED = (PROCESSES, MIG_DEVICES)
 """Metrics that count what is listed beside the device: they are 0 also where it says nothing."""
 
+_SILENT = frozenset({Reason.NOT_REPORTED, Reason.NOT_IN_MIG_MODE})
+"""Reasons that need no word of the device."""
+
 _STATES = {Reason.GPU_LOST: LOST, Reason.RESET_REQUIRED: RESET_REQUIRED}
 
 
@@ -92,8 +95,11 @@ def _sample(view: View, lane: Lane, at: int, values: Reads, processes: tuple[Pro
     return Sample(view=view, reader=NAME, lane=lane, measured_at=at, values=values, processes=processes)
 
 
-def _state(values: Reads) -> tuple[str, Absent | None]:
-    """Judge by what was printed: a device is lost when that is all that it says. Returns the state, and why."""
+def _state(values: Reads) -> tuple[str | Absent, Absent | None]:
+    """Judge by what was printed: a device is lost when that is all that it says. Returns the state, and why.
+
+    Of a device of which nothing was printed, as where an output was cut off, there is no state.
+    """
     said = [value for name, value in values.items() if name not in _COUNTED]
     reasons = [value.reason for value in said if isinstance(value, Absent)]
     if len(reasons) < len(said) or not said:
@@ -101,4 +107,6 @@ def _state(values: Reads) -> tuple[str, Absent | None]:
     for reason, state in _STATES.items():
         if reason in reasons:
             return state, Absent(reason)
+    if Reason.NOT_REPORTED in reasons and _SILENT.issuperset(reasons):
+        return Absent(Reason.NOT_REPORTED), Absent(Reason.NOT_REPORTED)
     return UNREADABLE, Absent(reasons[0])

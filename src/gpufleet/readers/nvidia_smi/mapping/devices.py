@@ -236,7 +236,9 @@ def _of_instance(processes: Processes, mig: DeviceRecord) -> Processes:
 def _processes(processes: Processes, record: DeviceRecord) -> Value | Absent:
     """Count them; a device that lists none says `None` or leaves the list empty."""
     if processes is not None:
-        return sum(process.get("type", "C").strip().lower() in _COMPUTE for process in processes)
+        if any("type" not in process for process in processes):
+            return Absent(Reason.NOT_REPORTED, "processes")  # cut off within one
+        return sum(process["type"].strip().lower() in _COMPUTE for process in processes)
     text = record.leaves.get("processes")
     if text is None:
         return Absent(Reason.NOT_REPORTED, "processes")
