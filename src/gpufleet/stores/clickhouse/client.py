@@ -13,10 +13,11 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 import msgspec
 
 from gpufleet.model.errors import StoreError
+from gpufleet.stores.clickhouse.embedded import EmbeddedHandle
 from gpufleet.stores.clickhouse.schema import Engine
 
 Handle = Any
-"""A client of clickhouse-connect, which has no types."""
+"""A client of clickhouse-connect, which has no types, or an `EmbeddedHandle`."""
 
 EMBEDDED = "chdb"
 SERVER = "clickhouse"
@@ -176,7 +177,9 @@ def connector(dsn: Dsn) -> Callable[..., Handle]:
     def connect(settings: Mapping[str, Any] = SESSION_SETTINGS) -> Handle:
         if dsn.path is None:
             return library.get_client(dsn=dsn.url, settings=dict(settings))
-        return library.get_client(dsn=dsn.url, settings=dict(settings), chdb_options=ENGINE_OPTIONS)
+        return EmbeddedHandle(
+            lambda: library.get_client(dsn=dsn.url, settings=dict(settings), chdb_options=ENGINE_OPTIONS)
+        )
 
     return connect
 
