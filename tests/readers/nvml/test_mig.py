@@ -153,6 +153,37 @@ async def test_a_device_made_anew_is_another_view_though_its_ids_are_the_same(fa
     assert parts(second, 1)[after.uuid].values["gpu_memory_total_bytes"] == after.numbers[f"{G}MemoryInfo_total"]
 
 
+async def test_a_device_made_anew_with_the_uuid_of_the_one_before_is_told_as_what_it_is(
+    fake: FakeNvml, start: Start
+) -> None:
+    """The driver makes the UUID of the place alone: 2g.35gb and 1g.35gb in one place have the same."""
+    (said,) = cut_into_mig(fake.scenario, 1, (0,)).values()
+    fake.apply()
+    reader = start(fake)
+    before = await reader.read(Lane.FAST)
+    assert parts(before, 1)[said.uuid].values["mig_profile"] == "1g.18gb"
+    said.texts[f"{G}Name"] = "NVIDIA H200 MIG 1g.35gb"
+    fake.apply()
+    fast, static = await reader.read(Lane.FAST), await reader.read(Lane.STATIC)
+    assert parts(fast, 1)[said.uuid].values["mig_profile"] == "1g.35gb"
+    assert parts(fast, 1)[said.uuid].values["gpu_sm_activity_ratio"] == Absent(Reason.NO_DATA, "nvmlGpmMigSampleGet")
+    assert parts(static, 1)[said.uuid].values["gpu_name"] == "NVIDIA H200 MIG 1g.35gb"
+
+
+async def test_an_id_that_is_not_told_now_is_asked_for_again(fake: FakeNvml, start: Start) -> None:
+    (said,) = cut_into_mig(fake.scenario, 3, (2,)).values()
+    fake.scenario.fault(f"{G}ComputeInstanceId", gpu=3, code=999)
+    fake.apply()
+    reader = start(fake)
+    first = await reader.read(Lane.FAST)
+    assert parts(first, 3)[said.uuid].values["mig_compute_instance"] == Absent(
+        Reason.DRIVER_ERROR, f"{G}ComputeInstanceId: UNKNOWN"
+    )
+    fake.scenario.faults.clear()
+    fake.apply()
+    assert parts(await reader.read(Lane.FAST), 3)[said.uuid].values["mig_compute_instance"] == "0"
+
+
 async def test_reconfigured_in_the_middle_of_a_pass(fake: FakeNvml, start: Start) -> None:
     """Slot 1 is destroyed and made anew while slot 0 is asked about: its handle dies, the others stay."""
     cut = cut_into_mig(fake.scenario, 3, (0, 1, 2))

@@ -73,8 +73,10 @@ def find(context: Context) -> Finding:
         if not uuid or any(one.name == uuid for one in parts):
             parts.append(_unnamed(slot, NO_DATA))  # ids of its own name it on its GPU only
             continue
-        if uuid not in known:
-            known[uuid] = _identity(context, handle, uuid)
+        before = known.get(uuid)
+        known[uuid] = _identity(context, handle, uuid, before)
+        if before is not None and not known[uuid]["name"].code and known[uuid]["name"] != before["name"]:
+            context.memory.drop(_comparison_of(uuid))
         parts.append(Found(uuid, handle, known[uuid]))
     ids = Counter(one.identity["gpu_instance"].value for one in parts if not one.code)
     shared: set[object] = context.memory.keep(SHARED, set)
@@ -101,10 +103,17 @@ def is_there(context: Context, found: Found) -> bool:
         return False
 
 
-def _identity(context: Context, handle: object, uuid: str) -> dict[str, Answer]:
-    """Ask what never changes of a MIG device as long as its UUID lives."""
+def _identity(context: Context, handle: object, uuid: str, before: dict[str, Answer] | None) -> dict[str, Answer]:
+    """Ask what a MIG device is; what was asked before and cannot be another is not asked again.
+
+    The driver makes a UUID of the chip's own number and of the place on it (open-gpu-kernel-modules, nvGenerateSmcUuid).
+    So a device that is made anew in the same place has the UUID of the one before, and may have another profile.
+    """
     identity = {"uuid": Answer(0, uuid)}
     for part, function in (("name", NAME), ("gpu_instance", GPU_INSTANCE), ("compute_instance", COMPUTE_INSTANCE)):
+        if before is not None and part != "name" and not before[part].code and before["name"] == identity["name"]:
+            identity[part] = before[part]
+            continue
         context.mark(function)
         try:
             identity[part] = Answer(0, getattr(context.nvml, function)(handle))
