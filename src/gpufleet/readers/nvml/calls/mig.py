@@ -106,8 +106,8 @@ def is_there(context: Context, found: Found) -> bool:
 def _identity(context: Context, handle: object, uuid: str, before: dict[str, Answer] | None) -> dict[str, Answer]:
     """Ask what a MIG device is; what was asked before and cannot be another is not asked again.
 
-    The driver makes a UUID of the chip's own number and of the place on it (open-gpu-kernel-modules, nvGenerateSmcUuid).
-    So a device that is made anew in the same place has the UUID of the one before, and may have another profile.
+    The driver makes a UUID of the chip's own number and the place on it (open-gpu-kernel-modules, nvGenerateSmcUuid): a
+    device that is made anew in the same place has the UUID of the one before, and may have another profile.
     """
     identity = {"uuid": Answer(0, uuid)}
     for part, function in (("name", NAME), ("gpu_instance", GPU_INSTANCE), ("compute_instance", COMPUTE_INSTANCE)):
