@@ -29,10 +29,10 @@ SAMPLES_A_BATCH = 2000
 """Rows of one batch; a request that catches up on an outage has many instants of many machines."""
 
 WRITERS_KEPT = 64
-"""Writers of all clusters together; each keeps its newest rows in memory."""
+"""Writers of one cluster; each keeps its newest rows in memory. What one cluster names leaves room for the others."""
 
 ROWS_KEPT_SECONDS = 900
-"""A subject that nobody wrote of for so long is forgotten."""
+"""A subject that nobody wrote of for so long is forgotten; and so is a silent writer, once another one needs room."""
 
 HOLDERS_KEPT_SECONDS = 86_400
 """A view that nobody wrote of for so long has nobody known to hold it when somebody does."""
@@ -53,6 +53,7 @@ class Writer:
         holders: who holds what, as it said last.
         asked: machines whose newest rows the store was asked for.
         epoch, seq: of the newest batch.
+        heard: when it wrote last, seconds of the monotonic clock.
     """
 
     def __init__(self, cluster: str, name: str, together_ns: int) -> None:
@@ -63,6 +64,7 @@ class Writer:
         self.holders = Holders()
         self.asked: set[Machine] = set()
         self.epoch, self.seq = secrets.token_hex(16), 0
+        self.heard = 0.0
 
     def batch(self, reports: Sequence[MachineReport], now: int, beat: Heartbeat | None = None) -> Batch:
         """Return the next batch."""
@@ -134,11 +136,22 @@ class Writes:
             raise NotYetError("what was acknowledged before the start is not in the store yet: send it again")
         known = self._writers.get((cluster, name))
         if known is None:
-            if len(self._writers) >= WRITERS_KEPT:
-                raise WireLimitError("sender", f"there are {WRITERS_KEPT} writers already: name fewer")
+            self._make_room(cluster)
             known = self._writers[cluster, name] = Writer(cluster, name, together_ns)
+        known.heard = self._clock.monotonic()
         # A task of its own: a client that goes away must not leave memory and disk in disagreement.
         return await asyncio.shield(asyncio.create_task(self._take(known, read, beat)))
+
+    def _make_room(self, cluster: str) -> None:
+        """Forget the writer that is silent for longest where there are too many. Raises WireLimitError if none is."""
+        mine = [key for key in self._writers if key[0] == cluster]
+        if len(mine) < WRITERS_KEPT:
+            return
+        longest = min(mine, key=lambda key: self._writers[key].heard)
+        writer = self._writers[longest]
+        if writer.lock.locked() or self._clock.monotonic() - writer.heard < ROWS_KEPT_SECONDS:
+            raise WireLimitError("sender", f"cluster {cluster!r} has {WRITERS_KEPT} writers already: name fewer")
+        del self._writers[longest]
 
     async def _take(self, writer: Writer, read: Callable[[Writer], Written], beat: Heartbeat | None) -> Written:
         async with writer.lock:
