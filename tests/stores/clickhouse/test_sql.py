@@ -90,6 +90,22 @@ def test_what_people_ask(store: ClickHouseStore, statement: str) -> None:
     assert store.select(statement).columns
 
 
+@pytest.mark.parametrize(
+    ("expression", "cell"),
+    [
+        ("[cast('10.0.0.1' as IPv4)]", ["10.0.0.1"]),
+        ("tuple(cast('61f0c404-5cb3-11e7-907b-a6006ad3dba0' as UUID))", ["61f0c404-5cb3-11e7-907b-a6006ad3dba0"]),
+        ("map((1, 2), [cast(1.5 as Decimal(9, 1))])", {"[1, 2]": ["1.5"]}),
+        ("map(toDate('2026-01-02'), toDateTime('2026-01-02 03:04:05'))", {"2026-01-02": "2026-01-02T03:04:05Z"}),
+        ("cast('abc' as FixedString(3))", "abc"),
+        ("[cast('abc' as FixedString(3))]", ["abc"]),
+        ("cast('340282366920938463463374607431768211455' as UInt256)", 2**128 - 1),
+    ],
+)
+def test_every_kind_of_cell_can_be_written_as_json(store: ClickHouseStore, expression: str, cell: object) -> None:
+    assert json.loads(msgspec.json.encode(store.select(f"select {expression} as a").rows)) == [[cell]]
+
+
 REFUSED = (
     *(
         line

@@ -11,6 +11,7 @@ import pytest
 
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.config.hub import FlushConfig, HubConfig, IngestConfig
+from gpufleet.model.errors import StoreError
 from gpufleet.model.wire import WIRE_VERSION
 from gpufleet.wiring.hub import RunningHub, running_hub
 from tests.fakes.batches import body
@@ -254,3 +255,22 @@ async def test_what_is_not_http_is_refused(site: Site) -> None:
     answer = await send(site, random.Random(3).randbytes(4096) + b"\r\n\r\n")
     assert answer is None or answer.status == 400
     await still_works(site)
+
+
+async def test_json_that_is_no_utf_8_is_refused(site: Site) -> None:
+    content = b'{"kind": "\xff"}'
+    head = f"PUT /v1/allocations/a HTTP/1.1\r\nHost: hub\r\nContent-Length: {len(content)}\r\n\r\n"
+    answer = await send(site, head.encode() + content)
+    assert answer is not None
+    assert (answer.status, answer.document["error"]) == (400, "bad_request")
+    assert "UTF-8" in str(answer.document["detail"])
+
+
+async def test_who_asks_a_store_that_does_not_answer_is_told_when_to_ask_again(site: Site) -> None:
+    def broken(*_: object) -> None:
+        raise StoreError("it is gone")
+
+    site.store.readers = broken  # type: ignore[assignment, method-assign]
+    answer = await send(site, b"GET /readyz HTTP/1.1\r\nHost: hub\r\n\r\n")
+    assert answer is not None
+    assert (answer.status, answer.headers["retry-after"]) == (503, "2")

@@ -14,6 +14,7 @@ from gpufleet.hub.queries.whereabouts import AmbiguousError
 from gpufleet.model.answer import ErrorAnswer
 from gpufleet.model.errors import ConflictError, GpufleetError, NotFoundError, RegistryError, SqlError, StoreError
 from gpufleet.web.hub.door import ForbiddenError
+from gpufleet.web.hub.ingest import RETRY_AFTER_SECONDS
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ class DegradedError(GpufleetError):
 
 
 def _answer(status: int, error: ErrorAnswer) -> Response[ErrorAnswer]:
-    return Response(error, status_code=status, media_type="application/json")
+    headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if status == 503 else {}
+    return Response(error, status_code=status, media_type="application/json", headers=headers)
 
 
 def _question(_: AnyRequest, error: QuestionError) -> Response[ErrorAnswer]:
@@ -89,6 +91,10 @@ def _too_deep(_: AnyRequest, __: RecursionError) -> Response[ErrorAnswer]:
     return _answer(400, ErrorAnswer(error="bad_request", detail="the body's JSON is nested too deeply"))
 
 
+def _no_text(_: AnyRequest, error: UnicodeDecodeError) -> Response[ErrorAnswer]:
+    return _answer(400, ErrorAnswer(error="bad_request", detail=f"the body's JSON is no UTF-8: {error.reason}"))
+
+
 def _degraded(_: AnyRequest, error: DegradedError) -> Response[ErrorAnswer]:
     return _answer(503, ErrorAnswer(error="degraded", detail=str(error)))
 
@@ -106,6 +112,7 @@ HANDLERS: ExceptionHandlersMap = {
     BusyError: _busy,
     msgspec.ValidationError: lambda _, error: _answer(400, ErrorAnswer(error="bad_request", detail=str(error))),
     RecursionError: _too_deep,
+    UnicodeDecodeError: _no_text,
     HTTPException: _http,
     Exception: _defect,
 }

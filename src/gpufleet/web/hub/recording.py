@@ -9,6 +9,7 @@ from gpufleet.model.errors import RegistryError
 from gpufleet.model.time import to_datetime
 from gpufleet.ports import Audit, Clock
 from gpufleet.web.hub.access import QUERY
+from gpufleet.web.hub.ingest import RETRY_AFTER_SECONDS
 from gpufleet.web.hub.respond import Message, Receive, Scope, Send, respond
 
 log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ class _Recorded:
         if message["type"] == "http.response.start" and not await self._record(message["status"]):
             self._replaced = True
             words = "it may be done, but could not be recorded: look, and ask again"
-            await respond(self._send, 503, ErrorAnswer(error="not_recorded", detail=words))
+            later = [(b"retry-after", str(RETRY_AFTER_SECONDS).encode())]
+            await respond(self._send, 503, ErrorAnswer(error="not_recorded", detail=words), later)
             return
         await self._send(message)
 

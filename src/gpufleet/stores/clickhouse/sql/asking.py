@@ -75,11 +75,19 @@ def select(handle: Handle, text: str) -> Selected:
 
 def _cell(value: Any) -> Any:
     """Give an instant the zone that all of ours are in, and what JSON has no kind for a text."""
-    if isinstance(value, dt.datetime):
-        return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value
-    if value is None or isinstance(value, str | int | float | dt.date | list | tuple | dict):
-        return value
-    return str(value)
+    match value:
+        case dt.datetime():
+            return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value
+        case None | str() | int() | float() | dt.date():
+            return value
+        case list() | tuple():
+            return [_cell(one) for one in value]
+        case dict():
+            return {key if isinstance(key, str | int) else str(_cell(key)): _cell(one) for key, one in value.items()}
+        case bytes():  # a FixedString
+            return value.decode("utf-8", "replace")
+        case _:
+            return str(value)
 
 
 def _words(error: Exception) -> str:
