@@ -219,7 +219,7 @@ def test_what_was_resumed_while_no_agent_ran_is_told_by_the_next_one(node: Node)
         node.ready(process)
         assert node.command("release").returncode == 0
         process.stop()
-    assert "no agent was running" in node.command("resume").stdout
+    assert "no agent that runs had let go" in node.command("resume").stdout
     with node.start() as process:
         node.ready(process)
         wait_until(lambda: "devices_resumed" in node.kinds(), what="the event")

@@ -73,7 +73,7 @@ def resume(config: ConfigFile = None, state: State = None) -> None:
         raise CommandError(f"{folder / REQUEST}: {error.strerror}: run this as root or as the agent's user") from error
     answer = read_answer(folder)
     if answer is None or not _runs(answer.pid):
-        print("the release is over; no agent was running")
+        print("the release is over; no agent that runs had let go of the GPUs")
     elif _wait(lambda: read_answer(folder) is None):
         print(f"the agent (process {answer.pid}) reads the GPUs again")
     else:

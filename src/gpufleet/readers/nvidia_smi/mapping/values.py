@@ -12,6 +12,9 @@ from gpufleet.model.reading import Value
 from gpufleet.model.view import normalise_pci_address
 
 _NUMBER = re.compile(r"(-?[0-9]{1,19})(\.[0-9]{1,9})? ?([A-Za-z%][A-Za-z%()/]{0,11})?", re.ASCII)
+_NO_VALUE = 0xFFFF_FFFF
+"""What NVML has for no value of 32 bits; of 64 bits it is longer than any number that is read here."""
+
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _PERFORMANCE_STATE = re.compile(r"P([0-9]{1,2})", re.ASCII)
 
@@ -141,7 +144,7 @@ def _text(metric: Metric, text: str, label: str) -> Value | Absent:
 def _number(metric: Metric, text: str) -> Value | None:
     """Return the number in the metric's unit, or None if the text is none or of another unit."""
     if not metric.unit and metric.type is ValueType.INT and _HEXADECIMAL.fullmatch(text) is not None:
-        return int(text, 16)
+        return int(text, 16) if int(text, 16) < 1 << 63 else None
     state = _PERFORMANCE_STATE.fullmatch(text)
     if state is not None and metric.name == "gpu_performance_state":
         return int(state[1])
@@ -154,6 +157,8 @@ def _number(metric: Metric, text: str) -> Value | None:
     unit = _IMPLIED.get(metric.unit) if not printed else None
     unit = unit or _UNITS.get(printed)
     if unit is None or unit.base != metric.unit:
+        return None
+    if int(whole) == _NO_VALUE:
         return None
     if metric.type is ValueType.INT:
         return None if part is not None or unit.over != 1 else int(whole) * unit.times
