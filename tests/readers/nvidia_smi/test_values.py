@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from gpufleet.codecs.nvidia_smi import DeviceRecord
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.catalogue import CATALOGUE, Metric, ValueType
+from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
 from gpufleet.model.reading import Value
+from gpufleet.readers.nvidia_smi.mapping.account import account
+from gpufleet.readers.nvidia_smi.mapping.devices import WHOLE, Modes, map_gpu
 from gpufleet.readers.nvidia_smi.mapping.values import read, total
 from gpufleet.readers.nvidia_smi.views import address_of, uuid_of
 
@@ -108,3 +110,29 @@ def test_whatever_is_printed_names_are_names(text: str) -> None:
     uuid = uuid_of(record)
     assert uuid is None or uuid.startswith("GPU-")
     address_of(record)
+
+
+@pytest.mark.parametrize("shared", ["texture_shm", "texture_shared"])
+def test_errors_of_chips_before_turing_are_told_by_wrong_bits(shared: str) -> None:
+    names = ("device_memory", "register_file", "l1_cache", "l2_cache", "texture_memory", shared, "cbu", "total")
+    leaves = {
+        f"ecc_errors/{counter}/{bits}/{name}": str(100 * a + 10 * b + c)
+        for a, counter in enumerate(("volatile", "aggregate"), 1)
+        for b, bits in enumerate(("single_bit", "double_bit"), 1)
+        for c, name in enumerate(names)
+    }
+    record = DeviceRecord(name="", leaves={**leaves, "ecc_errors/volatile/single_bit/cbu": "N/A"})
+    found = {lane: map_gpu(record, lane, WHOLE, Modes()) for lane in (Lane.FAST, Lane.SLOW)}
+    totals = {name: value for values, _ in found.values() for name, value in values.items() if "_ecc_" in name}
+    assert {name: totals[f"gpu_ecc_{name}_errors_total"] for name in ("corrected", "uncorrected")} == {
+        "corrected": 117,
+        "uncorrected": 127,
+    }
+    assert totals["gpu_ecc_corrected_lifetime_errors_total"] == 217
+    assert totals["gpu_ecc_uncorrected_lifetime_errors_total"] == 227
+    dims = {(one.metric, *one.labels): one.value for _, found_dims in found.values() for one in found_dims}
+    assert dims["gpu_ecc_location_errors_total", "dram", "corrected"] == 110
+    assert dims["gpu_ecc_location_errors_total", "texture_shm", "uncorrected"] == 125
+    assert dims["gpu_ecc_location_lifetime_errors_total", "register_file", "uncorrected"] == 221
+    assert ("gpu_ecc_location_errors_total", "cbu", "corrected") not in dims
+    assert account([record]).unknown == []

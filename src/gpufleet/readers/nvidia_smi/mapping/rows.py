@@ -129,14 +129,16 @@ PATHS: dict[str, tuple[str, ...]] = {
 
 
 def _ecc(counter: str, kind: str) -> tuple[tuple[str, ...], ...]:
-    """Return the sets of counts whose sum is the total that CSV prints; XML and text print parts only."""
+    """Return sets of counts whose sum is the total that CSV prints: XML and text print parts, of Volta and older it."""
     sram, dram = f"ecc_errors/{counter}/sram_{kind}", f"ecc_errors/{counter}/dram_{kind}"
+    of_volta = (f"ecc_errors/{counter}/{'single' if kind == 'correctable' else 'double'}_bit/total",)
     if kind == "correctable":
-        return ((sram, dram),)
+        return ((sram, dram), of_volta)
     return (
         (f"{sram}_parity", f"{sram}_secded", dram),
         (f"{sram}_parity", f"{sram}_sec_ded", dram),
         (sram, dram),
+        of_volta,
     )
 
 

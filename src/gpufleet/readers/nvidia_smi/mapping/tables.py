@@ -58,19 +58,24 @@ _LOCATIONS = {
     "cbu": ("cbu",),
     "sram": ("sram",),
 }
-"""Place of the catalogue to the names that CSV has for it. XML and text tell of DRAM and SRAM only."""
+"""Place of the catalogue to the names that CSV has for it. XML and text tell of DRAM and SRAM only; of Volta and
+older chips they tell what CSV does, by how many bits were wrong."""
 
-_SEVERITIES = {"corrected": "correctable", "uncorrected": "uncorrectable"}
+_SEVERITIES = {"corrected": ("correctable", "single_bit"), "uncorrected": ("uncorrectable", "double_bit")}
 _COUNTERS = {"volatile": "gpu_ecc_location_errors_total", "aggregate": "gpu_ecc_location_lifetime_errors_total"}
 
 
 def _ecc() -> Iterator[Place]:
     for counter, metric in _COUNTERS.items():
-        for severity, word in _SEVERITIES.items():
+        for severity, (word, bits) in _SEVERITIES.items():
             for location, names in _LOCATIONS.items():
                 queries = tuple(f"ecc.errors.{severity}.{counter}.{name}" for name in names)
-                path = f"ecc_errors/{counter}/{location}_{word}"
-                yield Place(metric, (location, severity), queries, (path,) if location in ("dram", "sram") else ())
+                folder = f"ecc_errors/{counter}"
+                of_turing = (f"{folder}/{location}_{word}",) if location in ("dram", "sram") else ()
+                of_volta = (f"{folder}/{bits}/{names[-1]}",) if location != "sram" else ()
+                yield Place(metric, (location, severity), queries, (*of_turing, *of_volta))
+            shared = (f"ecc_errors/{counter}/{bits}/texture_shm", f"ecc_errors/{counter}/{bits}/texture_shared")
+            yield Place(metric, ("texture_shm", severity), (), shared)
     for counter, metric in (("volatile", "gpu_sram_errors_total"), ("aggregate", "gpu_sram_lifetime_errors_total")):
         query, path = f"ecc.errors.uncorrected.{counter}.sram", f"ecc_errors/{counter}/sram_uncorrectable"
         yield Place(metric, ("parity",), (f"{query}.parity",), (f"{path}_parity",))
