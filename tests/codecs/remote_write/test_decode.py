@@ -185,6 +185,14 @@ def test_symbols_that_are_not_there() -> None:
         WriteDecoder().decode_2(request(2, symbols=["a"]))
 
 
+def test_a_request_of_the_other_version_is_no_empty_one() -> None:
+    points = [Point({"__name__": "m"}, 1.0, AT * 1_000_000)]
+    with pytest.raises(WireError, match="a request of 2"):
+        WriteDecoder().decode_1(encode_2(points))
+    with pytest.raises(WireError, match="a request of 1"):
+        WriteDecoder().decode_2(encode_1(points))
+
+
 def test_a_bomb_is_refused_before_it_is_unpacked() -> None:
     body = pack(b"\0" * 10_000_000)
     assert len(body) < 600_000

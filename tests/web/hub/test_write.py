@@ -179,6 +179,23 @@ async def test_what_cannot_be_meant_is_refused_by_name(
     assert f'gpufleet_hub_rejected_batches_total{{reason="{error}"}} 1' in await site.text("/metrics")
 
 
+@pytest.mark.parametrize("said", [";Proto={}", '; proto="{}"'])
+async def test_a_content_type_is_read_as_http_says(site: Site, said: str) -> None:
+    body = encode_2([point("DCGM_FI_DEV_POWER_USAGE", 0, 1.0, now_ms())])
+    status, headers, _ = await write(site.hub.url, body, V1 + said.format("io.prometheus.write.v2.Request"))
+    assert (status, headers["x-prometheus-remote-write-samples-written"]) == (204, "1")
+
+
+@pytest.mark.parametrize(("content_type", "written"), [(V2, "0"), (V1, None), (f"{V1};proto=x", None)])
+async def test_what_is_refused_in_version_2_says_that_nothing_was_written(
+    site: Site, content_type: str, written: str | None
+) -> None:
+    status, headers, _ = await write(site.hub.url, b"nonsense", content_type)
+    assert status in (400, 415)
+    for kind in ("samples", "histograms", "exemplars"):
+        assert headers.get(f"x-prometheus-remote-write-{kind}-written") == written
+
+
 async def test_a_hub_of_several_clusters_has_to_be_told_which(tmp_path: Path) -> None:
     async with running_site(tmp_path, clusters=("a", "b")) as site:
         body = encode_1([point("DCGM_FI_DEV_POWER_USAGE", 0, 1.0, now_ms())])

@@ -74,6 +74,8 @@ class WriteDecoder:
             elif key == _METADATA_1:
                 start, at = span(data, at, end)
                 self._metadata_1(data, start, at)
+            elif key in (_SYMBOL, _SERIES_2):  # fields that 1.0 does not have, as 2.0 does not have those of 1.0
+                raise WireError("symbols", "a request of 2.0, said to be of 1.0: proto=io.prometheus.write.v2.Request")
             else:
                 at = skip(data, at, end, key)
         return self._request
@@ -94,6 +96,8 @@ class WriteDecoder:
                 start, at = span(data, at, end)
                 spans.append((start, at))  # symbols may come after them
                 self._bound("series", len(spans), self._limits.series)
+            elif key in (_SERIES_1, _METADATA_1):
+                raise WireError("timeseries", "a request of 1.0, said to be of 2.0: proto=prometheus.WriteRequest")
             else:
                 at = skip(data, at, end, key)
         if symbols and symbols[0]:

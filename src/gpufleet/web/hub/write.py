@@ -1,6 +1,6 @@
 """`POST /api/v1/write`: Prometheus remote write 1.0 and 2.0.
 
-    204   durable. 2.0: how many samples were written stands in X-Prometheus-Remote-Write-Samples-Written
+    204   durable. 2.0: how many samples were written stands in X-Prometheus-Remote-Write-Samples-Written; 0 if refused
     400 bad_request                   never sent again
     403 foreign_cluster, other_cluster, too_many_senders
     405, 408 slow_body, 413 too_large, 415 bad_content_type
@@ -9,6 +9,8 @@
 Whose it is: `web/hub/imports.py`. `?pod_labels=workload` says that labels `pod` and `namespace` are those of the pods
 that hold devices (`honor_labels: true`), and not of the exporter's own.
 """
+
+import contextlib
 
 import msgspec
 
@@ -43,15 +45,20 @@ class RemoteWrite:
 
     def answer(self, scope: Scope, written: Written) -> Answer:
         """Say that it is durable, and in 2.0 how many samples were written."""
-        counts = {"samples": written.taken, "histograms": 0, "exemplars": 0} if _version(scope) == 2 else {}
-        headers: Headers = [
-            (f"x-prometheus-remote-write-{what}-written".encode(), b"%d" % n) for what, n in counts.items()
-        ]
-        return 204, headers, b""
+        return 204, _counts(written.taken) if _version(scope) == 2 else [], b""
 
     def refusal(self, scope: Scope, refused: RefusedError) -> Answer:
-        """Say why nothing was taken, as every error of the hub is said."""
-        return refused.status, [(b"content-type", b"application/json")], msgspec.json.encode(refused.answer)
+        """Say why nothing was taken, as every error of the hub is said, and in 2.0 that none was written."""
+        headers: Headers = [(b"content-type", b"application/json")]
+        with contextlib.suppress(RefusedError):  # what came in no version that is known
+            headers += _counts(0) if _version(scope) == 2 else []
+        return refused.status, headers, msgspec.json.encode(refused.answer)
+
+
+def _counts(samples: int) -> Headers:
+    """Say how many of each kind were written."""
+    counts = {"samples": samples, "histograms": 0, "exemplars": 0}
+    return [(f"x-prometheus-remote-write-{what}-written".encode(), b"%d" % n) for what, n in counts.items()]
 
 
 def _has_plain_pods(scope: Scope) -> bool:
@@ -69,7 +76,8 @@ def _version(scope: Scope) -> int:
     if content_type.strip().lower() != "application/x-protobuf":
         words = f"{content_type[:MAX_NAME]!r}: remote write is application/x-protobuf"
         raise RefusedError(415, "bad_content_type", words, "Content-Type")
-    proto = next((text.strip()[6:] for text in parameters.split(";") if text.strip().startswith("proto=")), "")
+    said = (text.partition("=") for text in parameters.split(";"))
+    proto = next((value.strip().strip('"') for name, _, value in said if name.strip().lower() == "proto"), "")
     if proto not in PROTOS:
         raise RefusedError(415, "bad_content_type", f"{proto[:MAX_NAME]!r}: not known here", "Content-Type")
     encoding = next(iter(header(scope, b"content-encoding")), "snappy").lower()
