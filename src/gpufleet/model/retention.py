@@ -35,7 +35,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 LONGEST_DAYS = 36_500
-"""What is kept for ever where 0 means something else."""
+"""What is kept for ever where 0 means something else; so is everything that should stay for more than 50 years."""
 
 FOR_EVER = Retention(raw_days=0, minute_days=LONGEST_DAYS, hour_days=0)
 

@@ -168,10 +168,17 @@ def upgrade_version_2(folder: str) -> None:
     found = store.series("c", "m", ["host_load_1m"], T0 // HOUR_NS * HOUR_NS, T0 + 10 * HOUR_NS, HOUR_NS)
     say([found.resolution, *(value for _, value in found.points[None, "host_load_1m"])])
     say(store.schema_version())
-    for days in (36_000, 0):
-        store.migrate(Retention(raw_days=days, minute_days=LONGEST_DAYS, hour_days=0))
+    writer = store._handles.writer
+    for days in (10_000, LONGEST_DAYS, 0):
+        store.migrate(Retention(raw_days=days, minute_days=days or LONGEST_DAYS, hour_days=0))
         told = "SELECT name, extract(engine_full, 'toIntervalDay[^ ]*') AS days FROM system.tables WHERE days != ''"
-        say(sorted(store._handles.writer.query(told).result_rows))
+        say(sorted(writer.query(told).result_rows))
+    for days in (LONGEST_DAYS, 25_000):
+        store.migrate(Retention(raw_days=days, minute_days=days, hour_days=days))
+        writer.command("INSERT INTO samples (cluster, machine, measured_at) SELECT 'c', 'm', now()")
+        for table in ("samples", "windows_1m", "windows_1h", "usage_1h"):
+            writer.command(f"OPTIMIZE TABLE {table} FINAL")  # what should go goes now
+    say([writer.query(f"SELECT count() > 0 FROM {name}").result_rows[0][0] for name in ("samples", "windows_1h")])
     store.close()
 
 

@@ -71,14 +71,14 @@ def test_a_folder_of_version_1_is_brought_forward_with_what_is_in_it(tmp_path: P
 
 
 def test_a_folder_of_version_2_has_hours_made_of_what_is_in_it(tmp_path: Path) -> None:
-    hours, found, version, kept, for_ever = run("upgrade_version_2", tmp_path / "db")
+    hours, found, version, kept, *for_ever, is_there = run("upgrade_version_2", tmp_path / "db")
     assert hours == [0, 1]
     assert found == ["1h", 0.5, 2.5]
     assert version == SCHEMA_VERSION
-    minutes = [[name, "toIntervalDay(36500)"] for name in ("dim_windows_1m", "state_windows_1m", "windows_1m")]
-    raw = [[name, "toIntervalDay(36000)"] for name in ("dim_samples", "processes", "samples")]
-    assert kept == sorted([*minutes, *raw])
-    assert for_ever == minutes
+    limited = ("dim_samples", "dim_windows_1m", "processes", "samples", "state_windows_1m", "windows_1m")
+    assert kept == [[name, "toIntervalDay(10000)"] for name in limited]
+    assert for_ever == [[], []]  # a hundred years are past the last instant that a TTL can have
+    assert is_there == [1, 1]
 
 
 def test_a_folder_of_version_3_keeps_its_minutes_and_hours(tmp_path: Path) -> None:

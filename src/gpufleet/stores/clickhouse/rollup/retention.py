@@ -24,6 +24,10 @@ _KEPT = {
 _SETTINGS = ("ttl_only_drop_parts", "materialize_ttl_recalculate_only")
 """Rows go by the part, which is of one day or month; and parts that are there already only learn when."""
 
+MOST_DAYS = 18_250
+"""Rows that should stay longer (50 years) stay for ever: the end of a TTL is no later than 2106, and one that would be
+begins anew in 1970, so that all rows go at once."""
+
 _ENGINES = """
 SELECT name, engine_full FROM system.tables WHERE database = currentDatabase() AND name IN {names:Array(String)}
 """
@@ -58,7 +62,9 @@ def set_retention(handle: Handle, retention: Retention) -> list[str]:
 def _days(retention: Retention, setting: str) -> int | None:
     """Return after how many days rows go, or None for never."""
     days = int(getattr(retention, setting))
-    return days if setting == "minute_days" else days or None
+    if days == 0 and setting == "minute_days":
+        return 0
+    return days if 0 < days <= MOST_DAYS else None
 
 
 def render_ttl(table: str, column: str, days: int | None) -> str:
