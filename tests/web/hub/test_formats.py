@@ -271,7 +271,7 @@ async def test_events_by_code(site: Site) -> None:
         ("gpu=x", set()),
     ):
         assert {one["code"] for one in (await get(site, f"/v1/events?{asked}")).document["events"]} == expected
-    for wrong in ("code=x", "gpu=GPU-0&view=machine"):
+    for wrong in (f"code={79 + 2**64}", "code=x", "gpu=GPU-0&view=machine"):
         assert (await get(site, f"/v1/events?{wrong}")).status == 400
     first = (await get(site, "/v1/events?limit=2")).document
     rest = (await get(site, f"/v1/events?limit=2&cursor={first['next']}")).document

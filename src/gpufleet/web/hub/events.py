@@ -62,6 +62,8 @@ class Events(Controller):
         """Return a page."""
         if gpu is not None and view is not None:
             raise QuestionError("gpu", "say one of view and gpu: a GPU's view is gpu/UUID")
+        if any(not -(2**63) <= one < 2**63 for one in code or ()):
+            raise QuestionError("code", "is a number of 64 bits")  # the store would take the rest of it for the code
         wanted = view if gpu is None else gpu_key(gpu)
         place = asked(
             limit,
