@@ -37,8 +37,8 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(limit: int, stall_seconds: float) -> AsyncIterator[Served]:
-    config = uvicorn.Config(long_answer, ws="none", lifespan="off", log_config=None, access_log=False)
+async def serving(limit: int, stall_seconds: float, answer: Any = long_answer) -> AsyncIterator[Served]:
+    config = uvicorn.Config(answer, ws="none", lifespan="off", log_config=None, access_log=False)
     config.load()
     bounds = Bounds(body_seconds=5, logger=logging.getLogger("test"), stall_seconds=stall_seconds)
     state = ServerState()
@@ -75,6 +75,31 @@ async def test_an_answer_that_is_taken_is_given_whole() -> None:
         reader, writer = await served.ask()
         await reader.readuntil(b"\r\n\r\n")
         assert len(await reader.readexactly(LONG)) == LONG
+        writer.close()
+
+
+async def test_nothing_is_awaited_of_who_sent_all_of_it_in_parts() -> None:
+    begun, whole, answered = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def waits(_: Any, receive: Any, send: Any) -> None:
+        begun.set()
+        while (await receive()).get("more_body"):
+            pass
+        whole.set()
+        await answered.wait()
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async with serving(8, stall_seconds=5, answer=waits) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n")
+        await begun.wait()
+        writer.write(b"body")
+        await whole.wait()
+        (connection,) = served.state.connections
+        assert connection._deadline is None  # type: ignore[union-attr]  # or a slow answer would be cut off
+        answered.set()
+        assert (await reader.readline()).startswith(b"HTTP/1.1 204")
         writer.close()
 
 

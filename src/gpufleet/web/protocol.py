@@ -104,7 +104,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Parse what came, and judge what it took and what it leaves to wait for."""
         if self.transport.is_closing() or (self._ending and self._between):
             return
-        in_body, messages, body_bytes = self._in_body, self._messages, self._body_bytes
+        between, in_body, messages, body_bytes = self._between, self._in_body, self._messages, self._body_bytes
         if not in_body:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -115,7 +115,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_too_large():
             self.transport.write(_TOO_LARGE)
             self._close()
-        elif self._deadline is None and (not self._between or messages == self._messages):
+        elif self._deadline is None and (not self._between or (between and messages == self._messages)):
             # A message is begun, or something came that is none: it does not keep the connection.
             self._expect(self._bounds.body_seconds if self._in_body else HEAD_SECONDS)
 
