@@ -13,6 +13,7 @@ from gpufleet.hub.queries import Queries
 from gpufleet.hub.status import HubStatus
 from gpufleet.model.access import Principal
 from gpufleet.model.answer import ErrorAnswer
+from gpufleet.web.hub.access import ACCESS
 from gpufleet.web.hub.allocations import Allocations
 from gpufleet.web.hub.auditing import AuditRoutes
 from gpufleet.web.hub.clusters import ClusterRoutes
@@ -24,6 +25,7 @@ from gpufleet.web.hub.formats import Answered
 from gpufleet.web.hub.front import front_page
 from gpufleet.web.hub.health import Health
 from gpufleet.web.hub.inventory import Inventory
+from gpufleet.web.hub.methods import Methods, as_get
 from gpufleet.web.hub.openapi import CONFIG, exact
 from gpufleet.web.hub.recording import Recorder
 from gpufleet.web.hub.respond import Receive, Scope, Send, respond
@@ -33,6 +35,7 @@ from gpufleet.web.hub.usage import Usage
 MAX_QUESTION_BYTES = 1 << 20
 """Of a request's body anywhere else."""
 
+METHODS = Methods(ACCESS)
 
 Endpoint = Callable[[Scope, Receive, Send, str | None], Awaitable[None]]
 """Takes data as a bare ASGI callable; the last argument is the only cluster that who asks may post for, if any."""
@@ -52,10 +55,13 @@ class HubApp:
         """Answer one request."""
         if scope["type"] != "http":
             return
+        scope = as_get(scope)
         try:
             principal = self._door.admit(scope)
         except UnauthenticatedError as error:
             await turn_away(send, error)
+            return
+        if await METHODS.answered(scope, send):
             return
         scope["auth"] = principal
         endpoint = self._endpoints.get(scope["path"])

@@ -64,8 +64,7 @@ class Door:
     def guard(self, connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
         """Check a request that the framework has found a route for, before anything of it is read."""
         scope: Scope = connection.scope  # type: ignore[assignment]  # its own name for the same ASGI type
-        if scope["method"] != "OPTIONS":  # which only says what methods there are
-            self.check(scope["method"], scope["path_template"], scope["auth"], scope)
+        self.check(scope["method"], scope["path_template"], scope["auth"], scope)
 
     def _log(self, scope: Scope, words: str) -> None:
         now = self._clock.monotonic()

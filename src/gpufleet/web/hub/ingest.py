@@ -7,7 +7,7 @@
     403 too_many_senders          its cluster has no room for another sender, or another epoch
     403 other_cluster             its cluster is not the one that the token is bound to
     409 epoch_conflict            two machines count under its epoch: post it again under a new one
-    405, 408 slow_body, 413 too_large, 415 bad_content_type
+    408 slow_body, 413 too_large, 415 bad_content_type
     503 overloaded, log_full      with Retry-After: send it again
 
 Nothing but 200 is an acknowledgement. A bundle is one body of several batches; each has its own answer in there.
@@ -89,8 +89,6 @@ class BatchEndpoint:
         await _respond(send, 200, taken)
 
     def _check_head(self, scope: Scope) -> str:
-        if scope["method"] != "POST":
-            raise RefusedError(405, "method_not_allowed", "batches are posted")
         content_type = _header(scope, b"content-type").partition(";")[0].strip().lower()
         if content_type not in _CONTENT_TYPES:
             raise RefusedError(415, "bad_content_type", f"{content_type!r}: a batch is {CONTENT_TYPE}", "Content-Type")

@@ -2,7 +2,7 @@
 
     200   durable; a partial success says how many points were not taken
     400, 413, 415   never sent again: google.rpc.Status, in the content type of the request
-    403 foreign_cluster, other_cluster, too_many_senders; 405; 408
+    403 foreign_cluster, other_cluster, too_many_senders; 408
     503   with Retry-After: sent again
 
 Whose it is: `web/hub/imports.py`.
@@ -67,8 +67,6 @@ class Otlp:
 
 
 def _content_type(scope: Scope) -> str:
-    if scope["method"] != "POST":
-        raise RefusedError(405, "method_not_allowed", "OTLP is posted")
     content_type = _said_type(scope)
     if content_type not in (PROTOBUF, JSON):
         words = f"{content_type[:100]!r}: OTLP comes as {PROTOBUF} or {JSON}"

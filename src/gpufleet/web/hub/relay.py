@@ -16,11 +16,14 @@ from gpufleet.web.hub.access import BATCHES
 from gpufleet.web.hub.circle import Circle
 from gpufleet.web.hub.door import Door, ForbiddenError, turn_away
 from gpufleet.web.hub.ingest import BatchEndpoint
+from gpufleet.web.hub.methods import Methods, as_get
 from gpufleet.web.hub.respond import Receive, Scope, Send, respond
 from gpufleet.web.hub.selfmetrics import CONTENT_TYPE
 
 ROUTES = ("/healthz", "/readyz", "/metrics", "/v1/senders")
 """What is answered beside batches."""
+
+METHODS = Methods([("POST", BATCHES), *(("GET", path) for path in ROUTES)])
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -98,6 +101,7 @@ class RelayApp:
         """Answer one request."""
         if scope["type"] != "http":
             return
+        scope = as_get(scope)
         try:
             principal = self._door.admit(scope)
             if scope["path"] == BATCHES:
@@ -110,6 +114,8 @@ class RelayApp:
         except ForbiddenError as error:
             answer = ErrorAnswer(error="forbidden", detail=str(error))
             await respond(send, 403, answer, [(b"connection", b"close")])
+            return
+        if await METHODS.answered(scope, send):
             return
         if scope["path"] == BATCHES and self._circle.closes(scope):
             words = f"this relay posts to itself: {self._next_hub}, its relay.to, is itself or a relay that leads back"
@@ -125,9 +131,6 @@ class RelayApp:
             where = f"ask {self._next_hub} or the hub behind it"
             words = f"this is a relay, and answers {BATCHES}, {', '.join(ROUTES)} alone: {where}"
             await respond(send, 404, ErrorAnswer(error="not_found", detail=words))
-        elif scope["method"] not in ("GET", "HEAD"):
-            words = f"{scope['path']} is read with GET"
-            await respond(send, 405, ErrorAnswer(error="method_not_allowed", detail=words))
         elif scope["path"] == "/metrics":
             await _send(send, 200, CONTENT_TYPE, self._status.page())
         elif scope["path"] == "/v1/senders":

@@ -3,7 +3,7 @@
     204   durable. 2.0: how many samples were written stands in X-Prometheus-Remote-Write-Samples-Written; 0 if refused
     400 bad_request                   never sent again
     403 foreign_cluster, other_cluster, too_many_senders
-    405, 408 slow_body, 413 too_large, 415 bad_content_type
+    408 slow_body, 413 too_large, 415 bad_content_type
     503 overloaded, log_full, not_yet, degraded   with Retry-After: sent again
 
 Whose it is: `web/hub/imports.py`. `?pod_labels=workload` says that labels `pod` and `namespace` are those of the pods
@@ -70,8 +70,6 @@ def _has_plain_pods(scope: Scope) -> bool:
 
 
 def _version(scope: Scope) -> int:
-    if scope["method"] != "POST":
-        raise RefusedError(405, "method_not_allowed", "samples are posted")
     content_type, _, parameters = next(iter(header(scope, b"content-type")), "").partition(";")
     if content_type.strip().lower() != "application/x-protobuf":
         words = f"{content_type[:MAX_NAME]!r}: remote write is application/x-protobuf"
