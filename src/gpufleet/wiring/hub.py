@@ -26,6 +26,7 @@ from gpufleet.hub.ingest import Ingest
 from gpufleet.hub.ledger import Ledger, key_of
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.mark import Mark
+from gpufleet.hub.liveness.past import Past
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.liveness.watch import watching
 from gpufleet.hub.overview import Overview
@@ -101,7 +102,8 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
     unpacked: Unpacked
     counters: Counters
     senders: tuple[SenderState, ...]
-    alive_at: int | None
+    mark: Mark
+    past: Past
     is_caught_up: Callable[[], bool]
     forwarder: Forwarder | None
 
@@ -158,7 +160,7 @@ async def running_hub(
         clusters = Clusters(config.clusters, registry=parts.registry, threads=reading, clock=clock)
         pressure = Pressure(config.ingest.max_pending_bytes)
         conflicts = Conflicts()
-        senders = Senders(listening, parts.senders, parts.alive_at)
+        senders = Senders(listening, parts.senders, parts.past)
         ingest = Ingest(
             wal=parts.wal,
             ledger=parts.ledger,
@@ -256,7 +258,7 @@ async def running_hub(
             endpoints: dict[str, Endpoint] = {BATCHES: endpoint, **of_others}
             app = HubApp(door=door, endpoints=endpoints, api=api, recorder=recorder)
             async with (
-                watching(listening, Mark(config.folder / MARK), clock, parts.counters.defect("watch")),
+                watching(listening, parts.mark, clock, parts.counters.defect("watch"), parts.past),
                 forwarding(parts.forwarder, parts.counters),
                 polling(
                     config,
@@ -333,7 +335,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
     ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)
     senders = {(one.cluster, one.sender): one for one in registry.senders()}
     replay(wal, ledger, senders)
-    unpacked = Unpacked()
+    mark, unpacked = Mark(config.folder / MARK), Unpacked()
     forwarder = make_forwarder(config, clock)
     if forwarder is not None:
         stack.callback(forwarder.queue.close)
@@ -357,7 +359,8 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
         unpacked=unpacked,
         counters=counters,
         senders=tuple(senders.values()),
-        alive_at=Mark(config.folder / MARK).load(),
+        mark=mark,
+        past=mark.load() or Past.until(max((one.heard.received_at for one in senders.values()), default=0)),
         is_caught_up=wal.what_waits(),
         forwarder=forwarder,
     )

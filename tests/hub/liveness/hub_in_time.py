@@ -15,6 +15,7 @@ from gpufleet.hub.ingest import EpochConflictError, Ingest
 from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.mark import Mark
+from gpufleet.hub.liveness.past import Past
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.overview import Overview
 from gpufleet.hub.paging import Asked
@@ -101,7 +102,10 @@ class HubInTime:
         states: dict[tuple[str, str], SenderState] = {(one.cluster, one.sender): one for one in self.registry.senders()}
         replay(self.wal, self.ledger, states)
         self.listening = Listening(self.clock)
-        self.senders = Senders(self.listening, states.values(), self.mark.load())
+        past = self.mark.load() or Past()
+        self.senders = Senders(self.listening, states.values(), past)
+        self.past, self._before = past.begun(self.clock.now_ns()), past.seconds
+        self._look()
         clusters = Clusters(self.configured, registry=self.registry, threads=self.threads, clock=self.clock)
         self.ingest = Ingest(
             wal=self.wal,
@@ -141,6 +145,11 @@ class HubInTime:
         self.close()
         self.threads.shutdown()
 
+    def _look(self) -> None:
+        """Look at the clocks, as `watch` does."""
+        self.past = self.past.looked(self.clock.now_ns(), self._before + self.listening.seconds)
+        self.mark.save(self.past)
+
     def _lag(self) -> float:
         oldest = self.wal.oldest_received_at
         return 0.0 if oldest is None else (self.clock.now_ns() - oldest) / 1e9
@@ -164,10 +173,9 @@ class HubInTime:
             step = min(STEP, seconds - passed)
             self.clock.advance(step)
             passed, since = passed + step, since + step
-            _ = self.listening.seconds
+            self._look()
             if since >= INTERVAL:
                 since = 0.0
-                self.mark.save(self.clock.now_ns())
                 await self.take(*(one.body(self.clock) for one in nodes), relayed=relayed)
 
     def is_down_for(self, seconds: float) -> None:

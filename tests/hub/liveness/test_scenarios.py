@@ -397,3 +397,66 @@ async def machine_states(hub: HubInTime) -> State:
     ((found, count),) = record.freshness.machines.items()
     assert count == 1
     return found
+
+
+async def test_a_hub_that_starts_again_and_again_after_an_hour_holds_none_of_it_against_anybody(hub: HubInTime) -> None:
+    every = nodes(3)
+    await hub.lets_pass(INTERVAL, every)
+    hub.is_down_for(3600)
+    for _ in range(10):  # it dies before anybody has tried again
+        await hub.lets_pass(5)
+        hub.is_down_for(20)
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert record.freshness.senders == record.freshness.machines == {State.LIVE: 3}
+    assert record.freshness.liveness.unverified
+    silent = record.freshness.liveness.silent_seconds
+    assert silent is not None
+    assert silent == pytest.approx(50, abs=1)  # in which it could hear
+
+
+async def test_what_a_hub_could_not_hear_before_it_started_again_stays_nobody_s_silence(hub: HubInTime) -> None:
+    (node,) = nodes(1)
+    await hub.lets_pass(INTERVAL, [node])
+    hub.clock.advance(1800)  # the process was stopped
+    await hub.lets_pass(5)
+    hub.is_down_for(5)
+    assert await state_of(hub, node) is State.LIVE
+
+
+@pytest.mark.parametrize("by", [86400.0, -86400.0, 30 * 365 * 86400.0])
+async def test_a_hub_s_clock_that_was_mended_makes_nobody_silent_over_a_restart(hub: HubInTime, by: float) -> None:
+    every, gone = nodes(3), Node("gone")
+    hub.clock.step(by)
+    await hub.lets_pass(INTERVAL, [*every, gone])
+    hub.clock.step(-by)
+    await hub.lets_pass(3 * INTERVAL, every)
+    hub.is_down_for(60)
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert record.freshness.senders == {State.LIVE: 3, State.LATE: 1}
+    assert (await hub.sender(gone)).liveness.silent_seconds == pytest.approx(90, abs=1)
+
+
+async def test_a_cluster_that_was_late_when_the_hub_went_down_is_late_until_it_speaks_or_had_time_to(
+    hub: HubInTime,
+) -> None:
+    every = nodes(2)
+    await hub.lets_pass(INTERVAL, every)
+    await hub.lets_pass(100)
+    hub.is_down_for(300)
+    seen = []
+    for seconds in (0, 70, 10, 110, 20):
+        await hub.lets_pass(seconds)
+        liveness = (await hub.cluster()).freshness.liveness  # type: ignore[union-attr]
+        assert liveness.silent_seconds is not None
+        seen.append((liveness.state, liveness.unverified, round(liveness.silent_seconds / 10) * 10))
+    assert seen == [
+        (State.LATE, True, 100), (State.LATE, True, 100), (State.LATE, False, 180), (State.LATE, False, 290),
+        (State.STALE, False, 310),
+    ]  # fmt: skip
+    await hub.take(every[0].body(hub.clock))
+    record = await hub.cluster()
+    assert record.freshness is not None
+    assert record.freshness.senders == {State.LIVE: 1, State.STALE: 1}
+    assert not record.freshness.liveness.unverified

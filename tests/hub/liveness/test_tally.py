@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpufleet.hub.liveness.clusters import in_order, roll_up
 from gpufleet.hub.liveness.judging import Instant, complete_up_to
 from gpufleet.hub.liveness.listening import STANDSTILL_SECONDS, Listening
+from gpufleet.hub.liveness.past import Past
 from gpufleet.hub.liveness.senders import Senders, Word, answered_at
 from gpufleet.hub.liveness.tally import tally
 from gpufleet.model.answer import EpochConflict
@@ -112,7 +113,7 @@ def fleet_of(spoke: list[Spoke]) -> tuple[Instant, list[MachineMark]]:
         if not one.since_start
     ]
     listening = Listening(clock)
-    senders = Senders(listening, before, start)
+    senders = Senders(listening, before, Past.until(start))
     words = sorted((one.ago, number) for number, one in enumerate(spoke) if one.since_start)
     left = max((ago for ago, _ in words), default=10)
     while True:

@@ -1,4 +1,4 @@
-"""A file that says when this hub last lived, so that the time it was down is nobody's silence."""
+"""A file that says when this hub could hear, so that the time it was down is nobody's silence."""
 
 import contextlib
 import logging
@@ -6,15 +6,11 @@ from pathlib import Path
 
 import msgspec
 
+from gpufleet.hub.liveness.past import Past
+
 LOG = logging.getLogger(__name__)
 
-MAX_BYTES = 4096
-
-
-class _Mark(msgspec.Struct, frozen=True):
-    """The file's content: nanoseconds since 1970."""
-
-    alive_at: int
+MAX_BYTES = 16384
 
 
 class Mark:
@@ -24,22 +20,23 @@ class Mark:
         self._path = path
         self._told = ""
 
-    def load(self) -> int | None:
-        """Return when a hub last lived, in nanoseconds since 1970; None where nothing says so that can be read."""
+    def load(self) -> Past | None:
+        """Return when hubs could hear; None where nothing says so that can be read."""
         try:
             with self._path.open("rb") as file:
-                return msgspec.json.decode(file.read(MAX_BYTES), type=_Mark).alive_at
+                past = msgspec.json.decode(file.read(MAX_BYTES), type=Past)
+            return past if past.spans else Past.until(past.alive_at)  # as older hubs wrote it
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError) as error:
             LOG.warning("%s cannot be read, its hub may seem to have been up for longer: %s", self._path, error)
             return None
 
-    def save(self, alive_at: int) -> None:
+    def save(self, past: Past) -> None:
         """Write it. A disk that refuses is told once: a restart then takes more silence for the senders'."""
         half = self._path.with_suffix(".new")
         try:
-            half.write_bytes(msgspec.json.encode(_Mark(alive_at)))
+            half.write_bytes(msgspec.json.encode(past))
             half.replace(self._path)
             self._told = ""
         except OSError as error:

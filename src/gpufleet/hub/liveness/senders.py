@@ -8,6 +8,7 @@ from gpufleet.hub.heard import heard, is_news
 from gpufleet.hub.liveness.fastest import Fastest, begun, followed, least, lowered
 from gpufleet.hub.liveness.limits import limits_of
 from gpufleet.hub.liveness.listening import Listening
+from gpufleet.hub.liveness.past import Past
 from gpufleet.model.ledger import Heard, SenderState
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire import WireBatch
@@ -91,19 +92,14 @@ class Known(msgspec.Struct, frozen=True):
 class Senders:
     """Every sender. Written on the event loop, read from any thread."""
 
-    def __init__(self, listening: Listening, states: Iterable[SenderState] = (), alive_at: int | None = None) -> None:
-        """Take what is remembered of an earlier process, which lived until `alive_at` (nanoseconds since 1970).
-
-        Where that is not known, it lived until it last heard anybody.
-        """
+    def __init__(self, listening: Listening, states: Iterable[SenderState] = (), past: Past | None = None) -> None:
+        """Take what is remembered of earlier processes, and when those could hear."""
         self._listening = listening
-        known = list(states)
-        latest = max((one.heard.received_at for one in known), default=0)
-        ended = latest if alive_at is None else max(alive_at, latest)
+        past = past or Past()
         now = listening.seconds
         self._known: dict[str, dict[str, Known]] = {}
-        for one in known:
-            spoke_at = now - (ended - (answered_at(one.heard) or one.heard.received_at)) / NANOS
+        for one in states:
+            spoke_at = now - past.silence_since(answered_at(one.heard) or one.heard.received_at)
             difference = one.heard.received_at - one.heard.sent_at
             self._known.setdefault(one.cluster, {})[one.sender] = _known(
                 one.heard, spoke_at, False, begun(difference), now - BURST_SECONDS
