@@ -15,6 +15,7 @@ class Counters:
         forbidden: requests that the token's role does not cover.
         written_samples: samples that arrived by remote write.
         written_others: those of them that are of no project that is known here.
+        other_metrics: the same by metric name; see `bounded`.
         written_nameless: those of which the labels do not tell whose they are.
         written_problems: those that could not be taken, by why.
         flushed_batches, flushed_rows: written to the store.
@@ -40,6 +41,7 @@ class Counters:
         self.forbidden = 0
         self.written_samples = 0
         self.written_others = 0
+        self.other_metrics: Counter[str] = Counter()
         self.written_nameless = 0
         self.written_problems: Counter[str] = Counter()
         self.flushed_batches = 0

@@ -3,6 +3,7 @@
 import gzip
 import json
 import tracemalloc
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -43,7 +44,11 @@ def one(**point: Any) -> tuple[ExportMetricsServiceRequest, Any]:
 def found(request: ExportMetricsServiceRequest, limits: OtlpLimits | None = None) -> tuple[list[Any], Any]:
     read = decode_metrics(request.SerializeToString(), PROTOBUF, limits)
     values = [point.value for resource in read.resources for metric in resource.metrics for point in metric.points]
-    return values, read.problems
+    problems: Counter[OtlpProblem] = Counter()
+    for (name, problem), count in read.problems.items():
+        assert name.strip() in ("good", "odd", "")
+        problems[problem] += count
+    return values, problems
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_the_specifications_example_of_metrics() -> None:
         ),
         OtlpMetric("my.gauge", Kind.GAUGE, [Point(10, at)], "1"),
     ]
-    assert found.problems == {OtlpProblem.HISTOGRAM: 1}
+    assert found.problems == {("my.histogram", OtlpProblem.HISTOGRAM): 1}
 
 
 def test_the_specifications_example_of_logs() -> None:

@@ -18,7 +18,7 @@ def metric(name: str, *values: float | None, unit: str = "1", attributes: dict[s
 
 def request(*metrics: OtlpMetric, **attributes: str) -> MetricsRequest:
     told = {name.replace("_", "."): value for name, value in attributes.items()}
-    return MetricsRequest([ResourceMetrics(told, list(metrics))], {OtlpProblem.DELTA: 2})
+    return MetricsRequest([ResourceMetrics(told, list(metrics))], {("hw.energy", OtlpProblem.DELTA): 2})
 
 
 def test_points_of_the_conventions_are_readings_of_the_resource_s_machine() -> None:
@@ -39,14 +39,41 @@ def test_points_of_the_conventions_are_readings_of_the_resource_s_machine() -> N
         T0 + 30 * NANOS: {"gpu_utilization_ratio": Absent(Reason.NO_DATA, "its source says that the series has ended")},
     }
     assert {one.provenance for one in samples} == {Provenance.IMPORTED}
-    assert (found.samples, found.others, found.nameless, dict(found.drift), dict(found.problems), found.taken) == (
+    assert (
+        found.samples,
+        dict(found.others),
+        found.nameless,
+        dict(found.drift),
+        dict(found.problems),
+        found.taken,
+    ) == (
         8,
-        1,
+        {"http.server.duration": 1},
         1,
         {"hw.gpu.of_tomorrow": 1},
         {"delta": 2},
         3,
     )
+
+
+def test_what_cannot_be_taken_is_a_problem_only_of_what_is_known() -> None:
+    told = {
+        ("hw.power", OtlpProblem.HISTOGRAM): 2,
+        ("hw.power", OtlpProblem.TIMESTAMP): 1,
+        ("hw.gpu.of_tomorrow", OtlpProblem.HISTOGRAM): 3,
+        ("gpu.utilization.max", OtlpProblem.DELTA): 4,  # left alone on purpose, of whatever kind it is
+        ("http.server.request.duration", OtlpProblem.HISTOGRAM): 5,
+        ("process.cpu.time", OtlpProblem.ATTRIBUTES): 6,
+        ("", OtlpProblem.NO_NAME): 7,
+    }
+    found = read_request(MetricsRequest([], told))
+    assert (dict(found.problems), dict(found.drift), found.samples, found.taken) == (
+        {"histogram": 2, "timestamp": 1, "no_name": 7},
+        {"hw.gpu.of_tomorrow": 3},
+        28,
+        0,
+    )
+    assert found.others == {"gpu.utilization.max": 4, "http.server.request.duration": 5, "process.cpu.time": 6}
 
 
 def test_without_a_machine_nothing_is_taken() -> None:

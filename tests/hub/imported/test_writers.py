@@ -10,7 +10,7 @@ from gpufleet.hub.imported.written import Written
 from gpufleet.model.errors import WireLimitError
 from tests.fakes.clock import FakeClock
 
-NOTHING = Written(machines={}, samples=0, drift={}, others=0, nameless=0, problems={})
+NOTHING = Written(machines={}, samples=0, drift={}, others={}, nameless=0, problems={})
 
 
 async def test_a_cluster_of_many_writers_leaves_room_for_another_and_silent_ones_are_forgotten() -> None:

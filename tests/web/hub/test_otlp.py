@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from google.protobuf import json_format
+from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs_service
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as service
 
 from tests.support.waiting import wait_until_async
@@ -86,7 +87,54 @@ async def test_what_is_not_taken_is_said(site: Site) -> None:
     partial = service.ExportMetricsServiceResponse.FromString(answer).partial_success
     assert (status, partial.rejected_data_points) == (200, 1)
     assert partial.error_message == "not known here: hw.gpu.of_tomorrow"
-    assert 'gpufleet_hub_unknown_metrics_total{metric="hw.gpu.of_tomorrow"} 1' in await site.text("/metrics")
+    figures = await site.text("/metrics")
+    assert 'gpufleet_hub_unknown_metrics_total{metric="hw.gpu.of_tomorrow"} 1' in figures
+    assert 'gpufleet_hub_other_metrics_total{metric="http.server.duration"} 1' in figures
+
+
+async def test_a_collector_that_sends_its_whole_host_is_told_of_no_rejects(site: Site) -> None:
+    request = export()
+    metrics = request.resource_metrics[0].scope_metrics[0].metrics
+    at = time.time_ns()
+    metrics.add(name="http.server.request.duration").histogram.data_points.add(time_unix_nano=at, count=3)
+    metrics.add(name="rpc.client.duration").exponential_histogram.data_points.add(time_unix_nano=at, count=3)
+    metrics.add(name="go_gc_duration_seconds").summary.data_points.add(time_unix_nano=at, count=3)
+    metrics.add(name="app.requests").sum.data_points.add(time_unix_nano=at, as_int=3)  # a difference
+    crowded = metrics.add(name="process.cpu.time").gauge.data_points.add(time_unix_nano=at, as_int=3)
+    for number in range(100):
+        crowded.attributes.add(key=f"a{number}").value.int_value = 1
+    command = request.resource_metrics.add()
+    command.resource.attributes.add(key="process.command_line").value.string_value = "x" * 5000
+    command.scope_metrics.add().metrics.add(name="process.memory.usage").gauge.data_points.add(
+        time_unix_nano=at, as_int=3
+    )
+    status, _, answer = await post(site, request.SerializeToString())
+    assert (status, answer) == (200, b"")
+    figures = await site.text("/metrics")
+    for name in ("http.server.request.duration", "rpc.client.duration", "go_gc_duration_seconds", "process.cpu.time"):
+        assert f'gpufleet_hub_other_metrics_total{{metric="{name}"}} 1' in figures
+    assert 'gpufleet_hub_other_metrics_total{metric="process.memory.usage"} 1' in figures
+    assert "gpufleet_hub_unwritten_samples_total{" not in figures
+    metrics.add(name="hw.energy").histogram.data_points.add(time_unix_nano=at, count=3)
+    _, _, answer = await post(site, request.SerializeToString())
+    partial = service.ExportMetricsServiceResponse.FromString(answer).partial_success
+    assert (partial.rejected_data_points, partial.error_message) == (1, "1 points: histogram")
+
+
+async def test_logs_of_other_things_are_not_rejected(site: Site) -> None:
+    request = logs_service.ExportLogsServiceRequest()
+    records = request.resource_logs.add().scope_logs.add().log_records
+    records.add()  # of no time at all
+    long = records.add(time_unix_nano=time.time_ns(), event_name="shop.bought")
+    long.attributes.add(key="stack").value.string_value = "x" * 5000
+    records.add(event_name="gpufleet.xid")
+    body, plain = request.SerializeToString(), {"Content-Encoding": ""}
+    status, _, answer = await write(site.hub.url, body, PROTOBUF, "", path="/v1/logs", **plain)
+    partial = logs_service.ExportLogsServiceResponse.FromString(answer).partial_success
+    assert (status, partial.rejected_log_records, partial.error_message) == (200, 1, "1 points: timestamp")
+    figures = await site.text("/metrics")
+    assert 'gpufleet_hub_other_metrics_total{metric="log_record"} 1' in figures
+    assert 'gpufleet_hub_other_metrics_total{metric="shop.bought"} 1' in figures
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def decode_metrics(message: bytes, content_type: str = PROTOBUF, limits: OtlpLim
         try:
             attributes = attributes_of(of_resource.resource.attributes, reading.limits)
         except AttributesError:
-            lost = sum(len(_points(metric)[1]) for scope in scopes for metric in scope.metrics)
-            reading.problem(OtlpProblem.ATTRIBUTES, lost)
+            for metric in (metric for scope in scopes for metric in scope.metrics):
+                reading.problem(metric.name, OtlpProblem.ATTRIBUTES, len(_points(metric)[1]))
             continue
         metrics = [
             taken for scope in scopes for metric in scope.metrics if (taken := reading.metric(metric)) is not None
@@ -88,7 +88,8 @@ def decode_logs(message: bytes, content_type: str = PROTOBUF, limits: OtlpLimits
         try:
             attributes = attributes_of(of_resource.resource.attributes, reading.limits)
         except AttributesError:
-            reading.problem(OtlpProblem.ATTRIBUTES, sum(len(scope.log_records) for scope in scopes))
+            for record in (record for scope in scopes for record in scope.log_records):
+                reading.problem(record.event_name, OtlpProblem.ATTRIBUTES)
             continue
         records = [taken for scope in scopes for one in scope.log_records if (taken := reading.record(one)) is not None]
         resources.append(ResourceLogs(attributes, records, *reading.scope(scopes)))
@@ -113,7 +114,7 @@ class _Reading:
         if len(message) > most:
             raise WireLimitError("body", f"{len(message)} bytes, of {most} allowed")
         self.limits = limits
-        self.problems: dict[OtlpProblem, int] = {}
+        self.problems: dict[tuple[str, OtlpProblem], int] = {}
         self._count = 0
 
     def metric(self, metric: Any) -> OtlpMetric | None:
@@ -126,12 +127,12 @@ class _Reading:
         if problem is None and len(name.encode()) > self.limits.name_bytes:
             problem = OtlpProblem.ATTRIBUTES
         if problem is not None:
-            self.problem(problem, max(1, len(points)))
+            self.problem(name, problem, max(1, len(points)))
             return None
         kind = Kind.GAUGE
         if metric.HasField("sum"):
             kind = Kind.COUNTER if metric.sum.is_monotonic else Kind.SUM
-        taken = [made for point in points if (made := self._point(point)) is not None]
+        taken = [made for point in points if (made := self._point(name, point)) is not None]
         return OtlpMetric(clean(name), kind, taken, self.text(metric.unit), self.text(metric.description))
 
     def record(self, record: Any) -> LogRecord | None:
@@ -139,12 +140,12 @@ class _Reading:
         self._add(1)
         at, seen = record.time_unix_nano, record.observed_time_unix_nano
         if at > _LAST or seen > _LAST or not (at or seen):
-            self.problem(OtlpProblem.TIMESTAMP)
+            self.problem(record.event_name, OtlpProblem.TIMESTAMP)
             return None
         try:
             attributes = attributes_of(record.attributes, self.limits)
         except AttributesError:
-            self.problem(OtlpProblem.ATTRIBUTES)
+            self.problem(record.event_name, OtlpProblem.ATTRIBUTES)
             return None
         body = scalar_of(record.body)
         text = "" if body is None else self.text(str(body))
@@ -158,27 +159,28 @@ class _Reading:
         """Return a text without control characters, cut to its bound."""
         return clean(text[: self.limits.value_bytes])
 
-    def problem(self, problem: OtlpProblem, count: int = 1) -> None:
-        """Count points or records that are not taken."""
+    def problem(self, name: str, problem: OtlpProblem, count: int = 1) -> None:
+        """Count points or records of a name that are not taken."""
         if count:
-            self.problems[problem] = self.problems.get(problem, 0) + count
+            key = clean(name[: self.limits.name_bytes]), problem
+            self.problems[key] = self.problems.get(key, 0) + count
 
-    def _point(self, point: Any) -> Point | None:
+    def _point(self, name: str, point: Any) -> Point | None:
         at, start = point.time_unix_nano, point.start_time_unix_nano
         if not 0 < at <= _LAST or start > _LAST:
-            self.problem(OtlpProblem.TIMESTAMP)
+            self.problem(name, OtlpProblem.TIMESTAMP)
             return None
         which = point.WhichOneof("value")
         value = None
         if not point.flags & _NO_VALUE:
             if which is None:
-                self.problem(OtlpProblem.NO_VALUE)
+                self.problem(name, OtlpProblem.NO_VALUE)
                 return None
             value = point.as_int if which == "as_int" else point.as_double
         try:
             return Point(value, at, start, attributes_of(point.attributes, self.limits))
         except AttributesError:
-            self.problem(OtlpProblem.ATTRIBUTES)
+            self.problem(name, OtlpProblem.ATTRIBUTES)
             return None
 
     def _add(self, count: int) -> None:

@@ -113,18 +113,18 @@ class MetricsRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         resources: each with its metrics.
-        problems: points that were not taken, by why.
+        problems: points that were not taken, by the name of their metric and why.
     """
 
     resources: list[ResourceMetrics]
-    problems: dict[OtlpProblem, int] = {}
+    problems: dict[tuple[str, OtlpProblem], int] = {}
 
 
 class LogsRequest(msgspec.Struct, frozen=True):
-    """What an export of logs brings; fields as in `MetricsRequest`."""
+    """What an export of logs brings; fields as in `MetricsRequest`, with the names of kinds of events."""
 
     resources: list[ResourceLogs]
-    problems: dict[OtlpProblem, int] = {}
+    problems: dict[tuple[str, OtlpProblem], int] = {}
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -1,5 +1,7 @@
 """A request of OTLP logs as events of machines: those that an agent of ours pushes. Pure."""
 
+from collections import Counter
+
 from gpufleet.codecs.otlp.records import LogRecord, LogsRequest
 from gpufleet.dialects import otel
 from gpufleet.dialects.otel_row import OWN
@@ -12,6 +14,9 @@ from gpufleet.model.machine import Machine
 OF_THE_DEVICE = {otel.KIND, otel.SIDE, otel.PCI, otel.STATE, f"{OWN}code"}
 """Attributes under our own prefix that are no text of the event."""
 
+UNNAMED = "log_record"
+"""What records are counted as that do not tell what kind of event they are."""
+
 MAX_TEXT = 1024
 MAX_ATTRIBUTES = 64
 
@@ -19,12 +24,20 @@ MAX_ATTRIBUTES = 64
 def read_request(request: LogsRequest) -> Written:
     """Return the events of a request. Records that are none of our events are not the hub's business."""
     machines: dict[Machine, list[Event]] = {}
-    count = others = nameless = 0
+    others: Counter[str] = Counter()
+    problems: Counter[str] = Counter()
+    count = nameless = 0
+    for (name, problem), number in request.problems.items():
+        if name.startswith(OWN):
+            problems[problem.value] += number
+        else:
+            others[name or UNNAMED] += number
     for resource in request.resources:
         count += len(resource.records)
         machine = machine_of(resource.attributes)
-        found = [event for record in resource.records if (event := event_of(record)) is not None]
-        others += len(resource.records) - len(found)
+        read = [(record, event_of(record)) for record in resource.records]
+        found = [event for _, event in read if event is not None]
+        others.update(record.event or UNNAMED for record, event in read if event is None)
         if machine is None:
             nameless += len(found)
         elif found:
@@ -36,7 +49,7 @@ def read_request(request: LogsRequest) -> Written:
         drift={},
         others=others,
         nameless=nameless,
-        problems={problem.value: number for problem, number in request.problems.items()},
+        problems=problems,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from gpufleet.codecs.otlp.records import Attributes, MetricsRequest, ResourceMetrics
 from gpufleet.codecs.remote_write.records import WriteRequest
 from gpufleet.dialects.kube_state_metrics import KUBE_STATE_METRICS
-from gpufleet.dialects.otel import is_mine
+from gpufleet.dialects.otel import BY_NAME, is_mine, why_unread
 from gpufleet.dialects.otel_reading import Incoming, read_points
 from gpufleet.hub.imported.series import read_request as read_series
 from gpufleet.hub.imported.written import Written, can_be_called, has_a_name
@@ -22,17 +22,27 @@ NAMES = ("host.name", "k8s.node.name", "host.id")
 
 
 def read_request(request: MetricsRequest) -> Written:
-    """Return what a request says. Whose machine a resource is, its own attributes tell."""
+    """Return what a request says. Whose machine a resource is, its own attributes tell.
+
+    What cannot be taken of a metric that no table has (a histogram of requests, say) is as unknown as what could be.
+    """
     machines: dict[Machine, list[Sample]] = {}
     drift: Counter[str] = Counter()
-    count = others = nameless = 0
+    others: Counter[str] = Counter()
+    problems: Counter[str] = Counter()
+    count = nameless = 0
+    for (name, problem), number in request.problems.items():
+        if not name.strip() or name in BY_NAME:
+            problems[problem.value] += number
+        else:
+            (drift if is_mine(name) and why_unread(name, {}) is None else others)[name] += number
     for resource in request.resources:
         every = _points(resource)
         count += len(every)
         of_nodes = [one for one in every if KUBE_STATE_METRICS.is_mine(one.name)]
         points = [one for one in every if not KUBE_STATE_METRICS.is_mine(one.name)] if of_nodes else every
         said = _said_of_nodes(of_nodes)
-        others += said.others
+        others.update(said.others)
         nameless += said.nameless
         for named, told in said.machines.items():
             machines.setdefault(named, []).extend(told)
@@ -41,7 +51,7 @@ def read_request(request: MetricsRequest) -> Written:
         unknown = [point.name for point in points if point.name in read.unknown]
         drift.update(said.drift)
         drift.update(name for name in unknown if is_mine(name))
-        others += sum(not is_mine(name) for name in unknown)
+        others.update(name for name in unknown if not is_mine(name))
         nameless += read.nameless
         samples = [one for told in read.machines.values() for one in told if has_a_name(one)]
         if samples and machine is None:
@@ -54,7 +64,7 @@ def read_request(request: MetricsRequest) -> Written:
         drift=drift,
         others=others,
         nameless=nameless,
-        problems={problem.value: number for problem, number in request.problems.items()},
+        problems=problems,
     )
 
 

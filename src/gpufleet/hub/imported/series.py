@@ -32,13 +32,14 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
     """
     targets: dict[tuple[str, str], _Target] = {}
     dialects: dict[str, Dialect | None] = {}
-    others = nameless = 0
+    others: Counter[str] = Counter()
+    nameless = 0
     for number, series in enumerate(request.series):
         if series.name not in dialects:
             dialects[series.name] = next((one for one in OF_CLUSTERS if one.is_mine(series.name)), None)
         dialect = dialects[series.name]
         if dialect is None or FORWARDED in series.labels or (dialect is KUBE_STATE_METRICS and not is_of_gpus(series)):
-            others += 1
+            others[series.name] += 1
         else:
             machine = series.labels.get("node") or host_of(series.labels.get("instance", ""))
             target = targets.get((dialect.name, machine))

@@ -192,12 +192,14 @@ class Writes:
 
     def _count(self, written: Written) -> None:
         self._counters.written_samples += written.samples
-        self._counters.written_others += written.others
+        self._counters.written_others += sum(written.others.values())
         self._counters.written_nameless += written.nameless
         for problem, count in written.problems.items():
             self._counters.written_problems[problem] += count
         for name, count in written.drift.items():
             bounded(self._counters.unknown_metrics, name, count)
+        for name, count in written.others.items():
+            bounded(self._counters.other_metrics, name, count)
 
     async def _ask(self, question: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, question)

@@ -23,7 +23,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
         holders: of each machine, key of a view and an instant to the holders that series of it name, where any do.
         samples: how many there were in all, or log records.
         drift: names under a known project's prefix that its table does not have, to how many samples had them.
-        others: samples of no known project: they are none of the hub's business.
+        others: names of no known project, to how many samples had them: they are none of the hub's business.
         nameless: samples of which the labels do not tell which device or which machine they are of, and those of
             virtual machines that an agent on their host tells of: whose they are is its batches' to say.
         problems: samples that could not be taken, by why.
@@ -32,7 +32,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     machines: Mapping[Machine, tuple[Sample, ...]]
     samples: int
     drift: Mapping[str, int]
-    others: int
+    others: Mapping[str, int]
     nameless: int
     problems: Mapping[str, int]
     events: Mapping[Machine, tuple[Event, ...]] = {}
@@ -41,7 +41,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def taken(self) -> int:
         """Samples that somebody here knows what to do with."""
-        return self.samples - self.others - self.nameless - sum(self.drift.values()) - sum(self.problems.values())
+        left = sum(self.others.values()) + self.nameless
+        return self.samples - left - sum(self.drift.values()) - sum(self.problems.values())
 
 
 def can_be_called(name: str) -> bool:

@@ -84,7 +84,7 @@ def _typed(content_type: str) -> Headers:
 
 def _counted(written: Written) -> Counted:
     """Say what was not taken. Metrics of no GPU are none of the hub's business: they are not rejected, only left."""
-    rejected = written.samples - written.others - written.taken
+    rejected = written.samples - sum(written.others.values()) - written.taken
     if not rejected:
         return Counted()
     words = [f"{count} points: {why}" for why, count in written.problems.items()]
