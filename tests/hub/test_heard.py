@@ -38,6 +38,12 @@ def test_of_two_epochs_that_alternate_the_sender_s_clock_tells_the_newer() -> No
     assert is_news(NEWEST, wire(1, NOW + 1, epoch="b" * 32), known_epoch=True)
 
 
+def test_a_clock_that_was_ahead_does_not_hide_the_other_epoch_once_it_is_right() -> None:
+    ahead = heard(NEWEST, wire(101, NOW + 10**14), received_at=NOW + 1)
+    assert is_news(ahead, wire(201, NOW + 2, epoch="b" * 32), known_epoch=True)
+    assert not is_news(ahead, wire(99, NOW + 2), known_epoch=True)
+
+
 def test_a_heartbeat_stays_until_the_next_one() -> None:
     bare = wire(101, NOW)
     bare.heartbeat = None

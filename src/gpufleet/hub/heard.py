@@ -1,20 +1,25 @@
 """The newest word of a sender. Pure."""
 
 from gpufleet.model.ledger import Heard
+from gpufleet.model.time import NANOS
 from gpufleet.model.wire import WireBatch
+
+AHEAD_NS = 60 * NANOS
+"""A word that was sent so long after it came is of a clock that is ahead: no later one can be told by it."""
 
 
 def is_news(before: Heard | None, batch: WireBatch, *, known_epoch: bool) -> bool:
     """Tell whether a batch is newer than the newest word of its sender, or else backlog, which follows it.
 
     Within an epoch its numbers tell, not the clocks, which may be set back. An epoch that was never heard of is the
-    newest. A sender may have two (its disk refuses for a while): between those, its own clock is all there is.
+    newest. A sender may have two (its disk refuses for a while): between those, its own clock is all there is, and not
+    that where the newest word is of a clock that was ahead: once it is right again, nothing would be news until then.
     """
     if before is None or not known_epoch:
         return True
     if before.epoch == batch.epoch:
         return batch.seq > before.seq
-    return batch.sent_at >= before.sent_at
+    return batch.sent_at >= before.sent_at or before.sent_at - before.received_at > AHEAD_NS
 
 
 def heard(before: Heard | None, batch: WireBatch, *, received_at: int, reported_at: int = 0) -> Heard:

@@ -119,7 +119,7 @@ class Senders:
         if not is_news(before, batch, known_epoch=word.known_epoch):
             return
         now, difference = self.now, word.received_at - batch.sent_at
-        if known is None:
+        if known is None or batch.sent_at < known.heard.sent_at:  # made later: its clock was set back
             differences, burst_at = begun(difference), now
         elif now - known.burst_at < BURST_SECONDS:
             differences, burst_at = lowered(known.differences, difference), known.burst_at

@@ -1,0 +1,240 @@
+"""What happens to fleets at once, or one after another: states and coverage at every step, on a jumping clock."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.cluster import ClusterSpec
+from gpufleet.model.liveness import Expected, Freshness, State
+from gpufleet.model.time import to_datetime
+from tests.hub.liveness.hub_in_time import INTERVAL, HubInTime, Node
+
+DAY = 86400.0
+YEAR = 365 * DAY
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[HubInTime]:
+    hub = HubInTime(tmp_path, "local", "other")
+    yield hub
+    hub.end()
+
+
+async def fresh(hub: HubInTime, cluster: str = "local") -> Freshness:
+    found = (await hub.cluster(cluster)).freshness
+    assert found is not None
+    return found
+
+
+async def coverage(hub: HubInTime, cluster: str = "local") -> str:
+    found = (await hub.cluster(cluster)).coverage
+    assert found is not None
+    return found.words
+
+
+async def test_a_relay_that_dies_makes_forty_senders_silent_and_what_waited_at_them_none_live_but_those_that_live(
+    hub: HubInTime,
+) -> None:
+    every, direct = [Node(f"behind-{number}") for number in range(40)], Node("direct")
+    await hub.lets_pass(3 * INTERVAL, every, relayed=True)
+    await hub.lets_pass(INTERVAL, [direct])
+    waiting: list[bytes] = []
+    seen = []
+    for seconds in (50, 240, 3240):  # the relay is dead, and what the senders make waits
+        left = float(seconds)
+        while left > 0:
+            await hub.lets_pass(min(INTERVAL, left), [direct])
+            if hub.clock.monotonic() < 1000 + 600:  # half of them die after ten minutes
+                waiting += [one.body(hub.clock) for one in every]
+            else:
+                waiting += [one.body(hub.clock) for one in every[20:]]
+            left -= INTERVAL
+        found = await fresh(hub)
+        seen.append((found.liveness.state, found.senders, await coverage(hub)))
+    assert seen == [
+        (State.LIVE, {State.LIVE: 1, State.LATE: 40}, "82 of 82 expected by nvml"),
+        (State.LIVE, {State.LIVE: 1, State.STALE: 40}, "2 of 82 expected by nvml"),
+        (State.LIVE, {State.LIVE: 1, State.STALE: 40}, "2 of 82 expected by nvml"),
+    ]
+    await hub.lets_pass(2 * INTERVAL, [direct])
+    assert (await fresh(hub)).senders == {State.LIVE: 1, State.LOST: 40}
+    newest = [one.body(hub.clock) for one in every[20:]]
+    await hub.take(*newest, *reversed(waiting), relayed=True)  # it is back
+    found = await fresh(hub)
+    assert found.senders == found.machines == {State.LIVE: 21, State.STALE: 20}
+    assert found.missing_batches == 0
+    assert (await fresh(hub)).liveness.partial[:2] == (
+        "20 of 41 senders are not live",
+        "20 of 41 machines are not live",
+    )
+
+
+@pytest.mark.parametrize("by", [3600.0, DAY, 30 * YEAR])
+@pytest.mark.parametrize("relayed", [False, True])
+async def test_a_sender_whose_clock_is_ahead_and_then_mended_is_never_silent(
+    hub: HubInTime, by: float, relayed: bool
+) -> None:
+    (node,) = [Node("node-0")]
+    other = Node("node-1")
+    await hub.lets_pass(2 * INTERVAL, [node, other], relayed=relayed)
+    for off, suspect in ((by, True), (0.0, False), (-by, True), (0.0, False)):
+        node.off = off
+        for _ in range(10):
+            await hub.lets_pass(INTERVAL, [node, other], relayed=relayed)
+            found = await hub.sender(node)
+            assert found.liveness.state is State.LIVE
+            assert found.liveness.silent_seconds is not None
+            assert found.liveness.silent_seconds < INTERVAL
+            assert (await fresh(hub)).machines == {State.LIVE: 2}
+        assert bool(found.liveness.suspect) is suspect
+        assert found.clock_ahead_seconds == pytest.approx(off, abs=1)
+        assert (await fresh(hub)).complete_up_to == to_datetime(hub.clock.now_ns() + int(min(0.0, off) * 1e9))
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+async def test_two_epochs_of_a_sender_whose_clock_was_ahead_are_both_its_own(hub: HubInTime, relayed: bool) -> None:
+    node = Node("node-0")
+    disk, memory = (node.epoch, 0), ("f" * 32, 0)
+    for off in (0.0, DAY, 0.0, DAY, 0.0):  # its disk refuses at times, and takes again
+        node.off = off
+        (node.epoch, node.seq) = memory if off else disk
+        for _ in range(5):
+            await hub.lets_pass(INTERVAL, [node], relayed=relayed)
+            assert (await hub.sender(node)).liveness.state is State.LIVE
+        if off:
+            memory = (node.epoch, node.seq)
+        else:
+            disk = (node.epoch, node.seq)
+    hub.is_down_for(100)
+    assert (await hub.sender(node)).liveness.state is State.LIVE
+
+
+async def test_a_machine_behind_a_relay_that_was_made_anew_with_a_right_clock_is_live(hub: HubInTime) -> None:
+    node = Node("node-0")
+    node.off = DAY
+    await hub.lets_pass(3 * INTERVAL, [node], relayed=True)
+    node.off, node.epoch, node.seq = 0.0, "f" * 32, 0
+    for _ in range(5):
+        await hub.lets_pass(INTERVAL, [node], relayed=True)
+        assert (await hub.sender(node)).liveness.state is State.LIVE
+
+
+async def test_a_relayed_sender_whose_clock_was_set_back_and_that_died_is_not_live_by_its_backlog(
+    hub: HubInTime,
+) -> None:
+    node = Node("node-0")
+    node.off = DAY
+    await hub.lets_pass(3 * INTERVAL, [node], relayed=True)
+    node.off = 0.0
+    await hub.lets_pass(3 * INTERVAL, [node], relayed=True)
+    waiting = []
+    for _ in range(10):
+        await hub.lets_pass(INTERVAL)
+        waiting.append(node.body(hub.clock))
+    await hub.lets_pass(900)
+    await hub.take(*reversed(waiting), relayed=True)
+    assert (await hub.sender(node)).liveness.state is State.STALE
+
+
+async def test_a_sender_that_moves_to_another_cluster_is_missed_in_the_old_one_until_it_is_retired_there(
+    hub: HubInTime,
+) -> None:
+    stays, moves, there = Node("node-0"), Node("node-1"), Node("node-2", "other")
+    await hub.lets_pass(3 * INTERVAL, [stays, moves, there])
+    moves.cluster = "other"  # its spool goes with it, and its numbers go on
+    await hub.lets_pass(400, [stays, moves, there])
+    assert (await fresh(hub)).senders == {State.LIVE: 1, State.STALE: 1}
+    assert (await fresh(hub, "other")).senders == {State.LIVE: 2}
+    assert await coverage(hub) == "2 of 4 expected by nvml"
+    assert await coverage(hub, "other") == "4 of 4 expected by nvml"
+    (mark,) = [one for one in hub.registry.machine_marks("local") if one.sender == "node-1"]
+    hub.registry.retire_machine(mark.id, hub.clock.now_ns())
+    found = await fresh(hub)
+    assert (found.senders, found.liveness.partial) == ({State.LIVE: 1, State.RETIRED: 1}, ())
+    assert await coverage(hub) == "2 of 2 expected by nvml"
+
+
+async def test_the_watermark_is_that_of_the_one_sender_that_lags(hub: HubInTime) -> None:
+    every = [Node(f"node-{number}") for number in range(20)]
+    await hub.lets_pass(INTERVAL, every)
+    since = hub.clock.now_ns()
+    every[7].oldest_unsent = since / 1e9
+    await hub.lets_pass(20 * INTERVAL, every)
+    found = await fresh(hub)
+    assert (found.complete_up_to, found.not_waited_for) == (to_datetime(since), 0)
+    assert found.liveness.partial == ("batches wait at node-7",)
+    assert (await hub.sender(every[6])).complete_up_to == to_datetime(hub.clock.now_ns())
+    assert (await hub.overview.fleet()).complete_up_to == to_datetime(since)
+    hub.is_down_for(600)
+    assert (await fresh(hub)).complete_up_to == to_datetime(since)
+    every[7].oldest_unsent = None
+    await hub.lets_pass(INTERVAL, every)
+    found = await fresh(hub)
+    assert (found.complete_up_to, found.liveness.partial) == (to_datetime(hub.clock.now_ns()), ())
+
+
+async def test_a_cluster_of_one_has_every_state_of_its_only_sender(hub: HubInTime) -> None:
+    (node,) = [Node("node-0")]
+    assert (await fresh(hub)).liveness.state is State.NEVER_SEEN
+    await hub.lets_pass(INTERVAL, [node])
+    seen = []
+    for seconds in (0, 74, 2, 223, 2, 3298, 2):
+        await hub.lets_pass(seconds)
+        found = await fresh(hub)
+        seen.append((found.liveness.state, found.senders, found.machines, await coverage(hub)))
+    full, none = "2 of 2 expected by nvml", "0 of 2 expected by nvml"
+    assert seen == [
+        (state, {state: 1}, {state: 1}, words)
+        for state, words in (
+            (State.LIVE, full), (State.LIVE, full), (State.LATE, full), (State.LATE, none), (State.STALE, none),
+            (State.STALE, none), (State.LOST, none),
+        )
+    ]  # fmt: skip
+    assert (await hub.overview.fleet()).words == "0 of 2 GPUs report; 0 of 2 clusters are live"
+    await hub.take(node.body(hub.clock))
+    found = await fresh(hub)
+    assert (found.liveness.state, found.liveness.partial) == (State.LIVE, ())
+
+
+@pytest.mark.parametrize(
+    ("said", "best"),
+    [
+        (Expected(registration=10, pci=9, nvml=8, kubernetes=7), (10, "registration")),
+        (Expected(registration=1, pci=9, nvml=8, kubernetes=7), (1, "registration")),
+        (Expected(registration=0, pci=9), (0, "registration")),
+        (Expected(pci=9, nvml=8, kubernetes=7), (9, "pci")),
+        (Expected(pci=7, nvml=8, kubernetes=7), (8, "nvml")),
+        (Expected(pci=7, nvml=8, kubernetes=9), (9, "kubernetes")),
+        (Expected(pci=8, nvml=8, kubernetes=8), (8, "pci")),
+        (Expected(nvml=8, kubernetes=8), (8, "nvml")),
+        (Expected(kubernetes=7), (7, "kubernetes")),
+        (Expected(pci=0), (0, "pci")),
+        (Expected(), None),
+    ],
+)
+def test_of_counts_that_disagree_the_registration_is_held_against_or_else_the_largest(
+    said: Expected, best: tuple[int, str] | None
+) -> None:
+    assert said.best() == best
+
+
+async def test_a_registration_that_is_less_than_what_reports_is_said_and_nothing_is_missing(hub: HubInTime) -> None:
+    hub.registry.put_cluster("local", ClusterSpec(expected={"H200": 1, "L40S": 1}), to_datetime(hub.clock.now_ns()))
+    await hub.lets_pass(2 * INTERVAL, [Node("node-0"), Node("node-1")])
+    assert await coverage(hub) == "4 of 2 expected by registration"
+    assert (await fresh(hub)).liveness.partial == ()
+
+
+@pytest.mark.parametrize("off", [-56 * YEAR + 1, 200 * YEAR])
+async def test_a_clock_that_is_off_by_years_costs_nobody_an_answer(hub: HubInTime, off: float) -> None:
+    wild, node = Node("node-0"), Node("node-1")
+    wild.off = off
+    await hub.lets_pass(2 * INTERVAL, [wild, node])
+    found = await fresh(hub)
+    assert found.senders == {State.LIVE: 2}
+    assert found.clock_ahead_seconds == pytest.approx(off, abs=1)
+    assert (await hub.sender(wild)).liveness.suspect
+    assert (await hub.overview.fleet()).words.startswith("2 of ") or off < 0
+    hub.is_down_for(60)
+    assert (await fresh(hub)).senders == {State.LIVE: 2}
