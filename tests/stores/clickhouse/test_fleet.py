@@ -72,6 +72,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlRegistry]:
     registry.close()
 
 
+@pytest.mark.costly
 @settings(
     max_examples=25,
     deadline=None,

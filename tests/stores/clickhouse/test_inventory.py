@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ words = st.lists(
 )
 
 
+@pytest.mark.costly
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(words)
 def test_what_moved_and_what_was_replaced(store: ClickHouseStore, words: list[tuple[str, str, str]]) -> None:

@@ -48,7 +48,7 @@ def test_what_was_written_survives_kill_9_once(tmp_path: Path) -> None:
     assert "closed" in closed
 
 
-def test_another_process_is_told_who_has_the_folder(store: ClickHouseStore, folder: Path) -> None:
+def test_another_process_is_told_who_has_the_folder(embedded: ClickHouseStore, folder: Path) -> None:
     (words,) = run("try_to_open", folder)
     assert f"process {os.getpid()} has this store open" in words
 

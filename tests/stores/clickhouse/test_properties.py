@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.stored import Accepted
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
+
+pytestmark = pytest.mark.costly
 
 T0 = 1_700_000_000_000_000_000
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)

@@ -278,12 +278,12 @@ def test_what_does_not_fit_is_refused_and_stops_nothing(
     assert stored.sample.values == {"gpu_power_watts": 1.0}
 
 
-def test_a_second_folder_in_the_same_process_is_refused(store: ClickHouseStore, tmp_path: Path) -> None:
+def test_a_second_folder_in_the_same_process_is_refused(embedded: ClickHouseStore, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="chdb"):
         ClickHouseStore.open(f"chdb://{tmp_path / 'other'}")
 
 
-def test_the_same_folder_twice_is_refused(store: ClickHouseStore, folder: Path) -> None:
+def test_the_same_folder_twice_is_refused(embedded: ClickHouseStore, folder: Path) -> None:
     with pytest.raises(StoreError, match="open"):
         ClickHouseStore.open(f"chdb://{folder}")
 

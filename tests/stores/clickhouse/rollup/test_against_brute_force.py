@@ -20,6 +20,8 @@ from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, Told
 from tests.support.accepted import accept
 
+pytestmark = pytest.mark.costly
+
 T0 = 1_710_000_000  # on the hour
 GPU = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1")
 NAMES = {

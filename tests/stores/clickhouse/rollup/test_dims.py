@@ -19,6 +19,8 @@ from tests.stores.clickhouse.rollup.brute import APART, HOUR, SPEAKS
 from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, _numbers, roll
 from tests.support.accepted import accept
 
+pytestmark = pytest.mark.costly
+
 SERIES = (
     ("gpu_nvlink_link_transmit_bytes_total", ("0",)),
     ("gpu_nvlink_link_transmit_bytes_total", ("1",)),

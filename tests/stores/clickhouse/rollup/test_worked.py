@@ -10,6 +10,8 @@ from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, Told
 from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, roll, write
 
+pytestmark = pytest.mark.costly
+
 SPANS = ((0, 3 * HOUR), (17, HOUR), (HOUR - 1, HOUR + 1), (1234, 2 * HOUR + 77), (2 * HOUR, 3 * HOUR), (5, 6))
 
 

@@ -1,0 +1,117 @@
+"""A request of ClickHouse's HTTP interface, out of address, headers and body. Pure.
+
+https://clickhouse.com/docs/interfaces/http
+"""
+
+import base64
+import email.parser
+import email.policy
+import gzip
+import importlib
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+import zstandard
+
+_LZ4: Any = importlib.import_module("lz4.frame")  # it has no types
+
+_OF_THE_PROTOCOL = frozenset(
+    (
+        "query", "database", "session_id", "session_timeout", "session_check", "user", "password", "query_id",
+        "quota_key", "role", "default_format", "compress", "decompress", "buffer_size", "wait_end_of_query",
+        "client_protocol_version", "enable_http_compression", "send_progress_in_http_headers",
+        "http_headers_progress_interval_ms",
+    )
+)  # fmt: skip
+"""What is no setting of the statement."""
+
+_INSERT = re.compile(rb"\s*(INSERT\s+INTO\s+(?:[^\n](?!\bFORMAT\b))*?)\s+FORMAT\s+(\w+)[ \t]*\r?\n", re.IGNORECASE)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """What is asked.
+
+    Attributes:
+        user, password: as told in `Authorization`, or in the address.
+        statement: SQL; of an insert with rows, what stands before `FORMAT`.
+        rows: of an insert their format and bytes, or None.
+        read_only: as what is asked with GET.
+        compressed: whether the answer may be, and how.
+    """
+
+    user: str
+    password: str
+    session: str
+    database: str
+    statement: str
+    rows: tuple[str, bytes] | None
+    settings: dict[str, str]
+    parameters: dict[str, str]
+    read_only: bool
+    compressed: str
+
+
+def read_request(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Request:
+    """Read a request.
+
+    Raises:
+        ValueError: if it cannot be.
+    """
+    told = dict(parse_qsl(urlsplit(target).query, keep_blank_values=True))
+    body = _UNPACKED[headers.get("Content-Encoding", "identity")](body)
+    if headers.get("Content-Type", "").startswith("multipart/form-data"):
+        told |= _form(headers["Content-Type"], body)
+        body = b""
+    query = told.get("query", "").encode()
+    whole = query + b"\n" + body if query and body else query or body
+    insert = _INSERT.match(whole)
+    scheme, _, credentials = headers.get("Authorization", "").partition(" ")
+    user, _, password = base64.b64decode(credentials).decode().partition(":") if scheme == "Basic" else ("", "", "")
+    accepted = headers.get("Accept-Encoding", "").split(",") if told.get("enable_http_compression") == "1" else []
+    return Request(
+        user=user or told.get("user", "default"),
+        password=password or told.get("password", ""),
+        session=told.get("session_id", ""),
+        database=told.get("database", ""),
+        statement=(insert[1] if insert else whole).decode(),
+        rows=(insert[2].decode(), whole[insert.end() :]) if insert else None,
+        settings={
+            name: value
+            for name, value in told.items()
+            if name not in _OF_THE_PROTOCOL and not name.startswith("param_") and value
+        },
+        parameters={name.removeprefix("param_"): value for name, value in told.items() if name.startswith("param_")},
+        read_only=method == "GET",
+        compressed=next((one.strip() for one in accepted if one.strip() in PACKED), ""),
+    )
+
+
+def _form(kind: str, body: bytes) -> dict[str, str]:
+    head = f"Content-Type: {kind}\r\n\r\n".encode()
+    form = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
+    told = {}
+    for part in form.iter_parts():
+        content = part.get_payload(decode=True)
+        told[str(part.get_param("name", header="content-disposition"))] = bytes(content).decode()
+    return told
+
+
+_UNPACKED: dict[str, Callable[[bytes], bytes]] = {
+    "identity": lambda body: body,
+    "lz4": _LZ4.decompress,
+    "zstd": lambda body: zstandard.ZstdDecompressor().decompressobj().decompress(body),
+    "gzip": gzip.decompress,
+    "deflate": zlib.decompress,
+}
+
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "lz4": _LZ4.compress,
+    "zstd": lambda body: zstandard.ZstdCompressor().compress(body),
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+}
+"""How an answer is made smaller, by name."""
