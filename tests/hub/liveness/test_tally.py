@@ -153,7 +153,12 @@ def one_by_one(instant: Instant, marks: list[MachineMark], conflicts: dict[str, 
     ]
     machines = [instant.machine(one) for one in marks]
     active = [(life, one) for life, one in senders if one.state is not State.RETIRED]
-    best = min(active or senders, key=lambda one: (one[0].never, one[0].silent_seconds), default=None)
+    order = (State.LIVE, State.LATE, State.STALE, State.LOST, State.NEVER_SEEN, State.RETIRED)
+    best = min(
+        active or senders,
+        key=lambda one: (one[0].never, one[0].silent_seconds, order.index(one[1].state), one[1].unverified),
+        default=None,
+    )
     upper = [None if one.state is State.RETIRED else complete_up_to(life) for life, one in senders]
     known = [at for at in upper if at is not None]
     beats = [(one.state, life.heard.heartbeat) for life, one in senders if life.heard.heartbeat]
@@ -210,6 +215,19 @@ def test_it_says_what_everybody_judged_one_by_one_does(spoke: list[Spoke]) -> No
     assert found == wanted
     assert sorted(total.aheads) == sorted(life.clock_ahead_seconds for life in instant.lives())
     assert (found.heard_at is None) == all(life.never for life in instant.lives())
+
+
+def test_of_two_that_are_equally_silent_the_one_that_is_not_late_says_how_the_cluster_is() -> None:
+    plain = {
+        "ago": 40, "since_start": True, "ahead": 0.0, "unsent_ago": None, "queued": 0, "answered_ago": None,
+        "conflict": False, "machine_behind": 0, "retired": False, "cloned": False,
+    }  # fmt: skip
+    for dropped in (0, 7):  # counted by silence alone, and one by one
+        often, seldom = (msgspec.convert({**plain, "interval": i, "dropped": dropped}, Spoke) for i in (10.0, 30.0))
+        for spoke in ([often, seldom], [seldom, often]):
+            instant, marks = fleet_of(spoke)
+            total = tally(instant, CLUSTER, marks, frozenset(), {})
+            assert roll_up(total, None, closed=False, missing=0).liveness.state is State.LIVE
 
 
 def test_senders_after_a_place_are_by_cluster_and_name() -> None:

@@ -15,6 +15,9 @@ from gpufleet.model.ledger import MachineMark
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.time import NANOS
 
+_ORDER = {state: place for place, state in enumerate(State)}
+"""Of senders that are equally silent, the one in the best state says how the cluster is."""
+
 
 class Tally:
     """The counts, and what is to be said of those that are not merely live.
@@ -115,6 +118,7 @@ def _count_senders(
     plain: dict[str, _Plain] = {}
     states = dict.fromkeys(State, 0)
     nearest: tuple[float, str, Known] | None = None
+    nearest_place: tuple[float, int, bool] | None = None
     oldest, least, most = 2**63, 0.0, 0.0
     for name, known in instant.senders.of(cluster):
         heard, ahead = known.heard, known.ahead
@@ -146,8 +150,10 @@ def _count_senders(
             least = ahead
         elif ahead > most:
             most = ahead
-        if nearest is None or silent < nearest[0]:
-            nearest = silent, name, known
+        if nearest is None or silent <= nearest[0]:
+            place = silent, _ORDER[state], not known.since_start and now < limits.late
+            if nearest_place is None or place < nearest_place:
+                nearest, nearest_place = (silent, name, known), place
     if nearest is not None:
         life = life_of(cluster, nearest[1], nearest[2], now)
         judged = instant.sender(life)
@@ -161,5 +167,5 @@ def _count_senders(
     return plain
 
 
-def _distance(life: SenderLife, judged: Liveness) -> tuple[bool, bool, float]:
-    return judged.state is State.RETIRED, life.never, life.silent_seconds
+def _distance(life: SenderLife, judged: Liveness) -> tuple[bool, bool, float, int, bool]:
+    return judged.state is State.RETIRED, life.never, life.silent_seconds, _ORDER[judged.state], life.unverified
