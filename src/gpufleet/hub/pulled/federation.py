@@ -98,11 +98,11 @@ class Federation:
                 page.done()
         except NotYetError:
             return  # just started: the next page says the same, at the same instants
-        except GpufleetError as error:  # the one catch point: a page that is not taken costs itself
-            self._said(str(error))
-        except Exception as error:  # a defect costs its own page
-            log.debug("%s: defect", self._sender, exc_info=True)
-            self._said(f"{type(error).__name__}: {error}")
+        except Exception as error:  # the one catch point of this loop: a page that is not taken costs itself
+            is_ours = isinstance(error, GpufleetError)
+            if not is_ours:
+                log.debug("%s: defect", self._sender, exc_info=True)
+            self._said(str(error) if is_ours else f"{type(error).__name__}: {error}")
         else:
             if self._standing.error:
                 log.info("%s of %s answers again", self._sender, self._cluster)
