@@ -76,6 +76,23 @@ def test_mig_devices_are_parts_with_their_share() -> None:
     assert {name: one.ratio for name, one in seen.by_id[id_].parts.items()} == {"MIG-1": 3 / 7, "MIG-2": None}
 
 
+def test_devices_of_one_gpu_instance_share_its_slices() -> None:
+    """A GPU instance of four slices that two compute instances share: 1c.4g and 3c.4g."""
+    mig = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=f"gpu/{A}")
+    other = msgspec.structs.replace(mig, uuid="MIG-2")
+    seen = units(
+        {
+            "m": [
+                told(gpu(A), gpu_mig_devices_max=7),
+                told(mig, mig_gpu_slices=4, mig_compute_slices=1),
+                told(other, mig_gpu_slices=4, mig_compute_slices=3),
+            ]
+        }
+    )
+    (unit,) = seen.by_id.values()
+    assert {name: one.ratio for name, one in unit.parts.items()} == {"MIG-1": 1 / 7, "MIG-2": 3 / 7}
+
+
 def test_a_place_in_a_list_counts_only_where_nothing_has_a_name() -> None:
     listed = View(kind=ViewKind.GPU, side=Side.HOST, instance="0")
     assert len(units({"m": [told(listed, reader="netdata"), told(gpu(A))]}).whole("m")) == 1

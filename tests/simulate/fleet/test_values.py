@@ -18,7 +18,7 @@ from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
 from gpufleet.simulate.fleet.hardware import MODELS
 from gpufleet.simulate.fleet.layout import PATTERN, Gpu, Node, Role
 from gpufleet.simulate.fleet.reports import Look, reports_of
-from gpufleet.simulate.fleet.values import gpu_fast
+from gpufleet.simulate.fleet.values import gpu_fast, gpu_slow
 
 START = 1_795_000_000 * NANOS
 DAY = 86_400 * NANOS
@@ -177,6 +177,14 @@ def test_a_cut_gpu_draws_what_its_parts_ask_for() -> None:
     load = sum(part.share * part.work.cycle.load_at(part.work.day(START)[1]) for part in gpu.parts)
     assert now.load == pytest.approx(load)
     assert len({part.view.uuid for part in gpu.parts}) == len(gpu.parts) >= 2
+
+
+def test_a_cut_gpu_tells_what_its_parts_are_shares_of() -> None:
+    node, gpu = busy(FLEET, Role.MIG)
+    now = FLEET.strain(node, gpu, START)
+    assert gpu_slow(gpu, START, now)["gpu_mig_devices_max"] == 7
+    whole = FLEET.node(1, 1).gpus[0]
+    assert "gpu_mig_devices_max" not in gpu_slow(whole, START, now)
 
 
 def test_a_hub_finds_nothing_to_mend_in_any_of_it() -> None:

@@ -99,10 +99,12 @@ class Units:
         id_ = above[0] if above else self._root(_key(place))
         unit = self.by_id.setdefault(id_, Unit(self._cluster, id_, (), None, {}))
         name = view.uuid or _key(place)
-        slices, most = (
+        own, of_instance, most = (
+            _number(samples, place[1], "mig_compute_slices"),
             _number(samples, place[1], "mig_gpu_slices"),
             _number(samples, view.parent, "gpu_mig_devices_max"),
         )
+        slices = own or of_instance  # several devices may share the slices of one GPU instance
         ratio = min(1.0, slices / most) if slices and most else None
         before = unit.parts.get(name)
         unit.parts[name] = Part(ratio or (before.ratio if before else None), (*(before.views if before else ()), place))

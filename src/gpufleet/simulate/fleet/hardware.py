@@ -9,6 +9,9 @@ import msgspec
 MIB = 1 << 20
 MHZ = 1_000_000
 
+MIG_SLICES = 7
+"""Slices of a GPU that can be cut, and so most MIG devices of it."""
+
 
 class MigProfile(msgspec.Struct, frozen=True):
     """One size of MIG device.

@@ -6,7 +6,7 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.reading import Value
 from gpufleet.simulate.fleet.chance import share
-from gpufleet.simulate.fleet.hardware import CUDA, DRIVER, MHZ, MIB
+from gpufleet.simulate.fleet.hardware import CUDA, DRIVER, MHZ, MIB, MIG_SLICES
 from gpufleet.simulate.fleet.layout import Gpu, Node, Part, Work
 from gpufleet.simulate.fleet.strain import Strain
 
@@ -121,6 +121,8 @@ def gpu_slow(gpu: Gpu, at: int, now: Strain) -> Said:
         "gpu_recovery_action": "none",
         "gpu_mig_mode": ("enabled" if cut else "disabled") if gpu.model.hbm else _NEVER,
     }
+    if cut:
+        said["gpu_mig_devices_max"] = MIG_SLICES
     return said if now.silent is None else dict.fromkeys(said, now.silent)
 
 
