@@ -93,12 +93,24 @@ async def test_what_reports_stands_beside_what_should(site: Site) -> None:
         ("cursor=x", "cursor"),
         ("cursor=" + "A" * 9000, "cursor"),
         ("cursor=", "cursor"),
+        ("limit=1&limit=2", "limit"),
+        ("cluster=local&cluster=other", "cluster"),
+        ("format=json&format=csv", "format"),
+        ("clutser=local", "clutser"),
     ],
 )
 @pytest.mark.parametrize("path", ["/v1/nodes", "/v1/machines", "/v1/gpus"])
 async def test_what_cannot_be_meant_is_refused_by_name(site: Site, path: str, question: str, field: str) -> None:
     status, words = await site.ask(f"{path}?{question}")
     assert (status, words["field"]) == (400, field)
+
+
+async def test_a_filter_that_nothing_heeds_is_refused_with_those_that_there_are(site: Site) -> None:
+    status, words = await site.ask("/v1/nodes?node=node-1")
+    assert (status, words["error"]) == (400, "bad_request")
+    assert words["detail"] == "node: there is no such parameter: /v1/nodes takes cluster, cursor, format, limit"
+    assert (await site.ask("/v1/events?kind=xid&kind=gpu_lost&code=48&code=79"))[0] == 200
+    assert (await site.ask("/healthz?verbose=1"))[0] == 200  # probes of all kinds
 
 
 def seen(view: View, reader: str, at: int) -> Sample:

@@ -47,6 +47,16 @@ async def test_what_is_held_and_not_read_is_unknown_and_never_idle(site: Site) -
     assert answer.words == "0.00 of 12.00 GPU-hours held are known"
 
 
+@pytest.mark.parametrize(
+    "query", ["group_by=team,tenant", "group_by=team&group_by=tenant", "group_by=team&group_by=team,tenant"]
+)
+async def test_dimensions_come_with_commas_or_repeated(site: Site, query: str) -> None:
+    await site.ask("/v1/allocations/a", "PUT", spec("nobody", tenant="t", team="x", expected={"H200": 1}))
+    answer = await usage(site, f"{query}&{DAY}")
+    assert answer.group_by == ("team", "tenant")
+    assert [row.group for row in answer.rows] == [{"team": "x", "tenant": "t"}]
+
+
 async def test_devices_that_should_be_there_count_and_others_are_named(site: Site) -> None:
     await site.ask("/v1/allocations/expects", "PUT", spec("nobody", expected={"H200": 8}))
     await site.ask("/v1/allocations/vague", "PUT", spec("nowhere"))
@@ -75,6 +85,10 @@ async def test_a_machine_that_shows_no_gpu_is_not_short_of_what_nobody_expects(s
     [
         ("group_by=planet", "group_by"),
         ("group_by=", "group_by"),
+        ("group_by=team&group_by=planet", "group_by"),
+        ("groupby=team", "groupby"),
+        ("tenant=t", "tenant"),
+        ("start=2026-03-01T00:00:00Z&start=2026-03-02T00:00:00Z", "start"),
         ("start=2026-03-02T00:00:00Z&end=2026-03-01T00:00:00Z", "end"),
         ("start=1990-01-01T00:00:00Z", "start"),
         ("start=yesterday", "start"),

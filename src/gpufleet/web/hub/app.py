@@ -13,6 +13,7 @@ from gpufleet.hub.queries import Queries
 from gpufleet.hub.status import HubStatus
 from gpufleet.model.access import Principal
 from gpufleet.model.answer import ErrorAnswer
+from gpufleet.web.hub import asked
 from gpufleet.web.hub.access import ACCESS
 from gpufleet.web.hub.allocations import Allocations
 from gpufleet.web.hub.auditing import AuditRoutes
@@ -107,7 +108,7 @@ def build_api(
             openapi_document,
             front_page,
         ],
-        guards=[door.guard],
+        guards=[door.guard, asked.guard],
         dependencies={
             "queries": Provide(lambda: queries, sync_to_thread=False),
             "overview": Provide(lambda: overview, sync_to_thread=False),

@@ -1,5 +1,6 @@
 """The route of what allocations came to."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from litestar import Controller, get
@@ -17,9 +18,9 @@ from gpufleet.web.hub.parameters import instant
 DEFAULT_SPAN = 24 * 3600 * NANOS
 
 GroupBy = Annotated[
-    str | None,
+    list[str] | None,
     QueryParameter(
-        description="cluster, allocation, tenant, team, model; several with commas. allocation unless given."
+        description="cluster, allocation, tenant, team, model; with commas or repeated. allocation unless given."
     ),
 ]
 Start = Annotated[str | None, QueryParameter(description="RFC 3339; a day before `end` unless given.")]
@@ -52,19 +53,19 @@ class Usage(Controller):
         return await queries.usage.of(first, last, dimensions(group_by), tenant)
 
 
-def dimensions(text: str | None) -> tuple[Dimension, ...]:
-    """Read `group_by`; by allocation where it is not given.
+def dimensions(texts: Sequence[str] | None) -> tuple[Dimension, ...]:
+    """Read every `group_by`, in their order, each dimension once; by allocation where none is given.
 
     Raises:
         QuestionError: if one of them is none.
     """
-    if text is None:
+    if texts is None:
         return (Dimension.ALLOCATION,)
     found = []
-    for name in dict.fromkeys(text.split(",")):
+    for name in (name for text in texts for name in text.split(",")):
         try:
             found.append(Dimension(name.strip()))
         except ValueError as error:
             words = f"{name[:50]!r} is none of {', '.join(Dimension)}"
             raise QuestionError("group_by", words) from error
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
