@@ -228,6 +228,26 @@ def test_what_is_kept_between_requests_is_bounded() -> None:
         assert len(decoder._same) <= 26
 
 
+@pytest.mark.parametrize("second", [False, True])
+def test_what_is_of_no_use_is_remembered_by_its_name_alone(second: bool) -> None:
+    decoder = WriteDecoder(WriteLimits(others=10), lambda name: name.startswith("DCGM_"))
+    for number in range(50):
+        points = [Point({"__name__": "node_cpu", "i": f"{number}-{i}"}, float(i), AT * 1_000_000) for i in range(8)]
+        points += [Point({"__name__": f"other_{number}", "Host": "x"}, 1.0, AT * 1_000_000)]  # a capital comes first
+        points += [Point({"__name__": f"more_{number}", "host": "x"}, 1.0, AT * 1_000_000)]
+        points += [Point({"__name__": "DCGM_FI_DEV_GPU_TEMP", "gpu": "1"}, 50.0, AT * 1_000_000)]
+        read = decoder.decode_2(encode_2(points)) if second else decoder.decode_1(encode_1(points))
+        told = [(one.name, one.labels, value) for one, value in zip(read.series, read.values, strict=True)]
+        assert told == [
+            *(("node_cpu", {}, float(i)) for i in range(8)),
+            (f"other_{number}", {}, 1.0),
+            (f"more_{number}", {}, 1.0),
+            ("DCGM_FI_DEV_GPU_TEMP", {"gpu": "1"}, 50.0),
+        ]
+        assert decoder.kept == 1
+        assert len(decoder._others) <= 12
+
+
 @given(st.binary(max_size=300), st.booleans())
 def test_any_message_gives_a_request_or_the_declared_error(message: bytes, second: bool) -> None:
     decoder = WriteDecoder()

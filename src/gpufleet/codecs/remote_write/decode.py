@@ -1,11 +1,12 @@
 """Bodies of remote write, from writers that are not trusted."""
 
 import struct
+from collections.abc import Callable
 
 import cramjam
 
 from gpufleet.codecs.remote_write.fields import BYTES, FIXED64, VARINT, signed, skip, span, text, varint
-from gpufleet.codecs.remote_write.known import SeriesError, series_of
+from gpufleet.codecs.remote_write.known import NAME, SeriesError, series_of
 from gpufleet.codecs.remote_write.limits import WriteLimits
 from gpufleet.codecs.remote_write.records import WriteProblem, WriteRequest
 from gpufleet.model.errors import WireError, WireLimitError
@@ -49,9 +50,17 @@ def decompress(body: bytes, limits: WriteLimits) -> bytes:
 class WriteDecoder:
     """Reads the requests of one writer, one after the other. Not safe to share between threads."""
 
-    def __init__(self, limits: WriteLimits | None = None) -> None:
-        """Prepare it; None for the default bounds."""
+    def __init__(self, limits: WriteLimits | None = None, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
+        """Prepare it.
+
+        Args:
+            limits: None for the default bounds.
+            is_wanted: tells whether a metric of that name is of use. Of any other its samples come as those of one
+                series without labels: a server that writes all of its million should not fill its reader's memory.
+        """
         self._limits = limits or WriteLimits()
+        self._is_wanted = is_wanted
+        self._others: dict[object, Series] = {}  # without labels: version 1: by the bytes of the name; 2: by the name
         self._known: dict[object, Series] = {}  # version 1: by the bytes of its labels; 2: by its symbols
         self._same: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}  # by what they mean
         self._request = WriteRequest([], [], [], [], {}, {})
@@ -106,23 +115,38 @@ class WriteDecoder:
             self._series_2(data, start, stop, symbols)
         return self._request
 
+    @property
+    def kept(self) -> int:
+        """Series that are remembered."""
+        return max(len(self._known), len(self._same))
+
+    def forget(self) -> None:
+        """Remember none."""
+        self._known.clear()
+        self._same.clear()
+        self._others.clear()
+
     def _begin(self, body: bytes) -> bytes:
         self._request = WriteRequest([], [], [], [], {}, {})
-        if max(len(self._known), len(self._same)) > self._limits.kept:
-            self._known.clear()
-            self._same.clear()
+        if self.kept > self._limits.kept or len(self._others) > self._limits.others:
+            self.forget()
         return decompress(body, self._limits)
 
     def _series_1(self, data: bytes, at: int, end: int) -> None:
         """Take one series: its labels stand first in what every known writer sends, and are looked up as bytes."""
-        start = at
+        start = first = at
         while at < end and data[at] == _LABELS:
             at = span(data, at + 1, end)[1]
-        key = data[start:at]
-        series = self._known.get(key)
+            if first == start:
+                first = at
+        name = data[start:first]
+        series = self._others.get(name)
         try:
             if series is None:
-                series = self._known[key] = self._same_as(self._pairs(data, start, at))
+                key = data[start:at]
+                series = self._known.get(key)
+                if series is None:
+                    series = self._new(key, name, self._pairs(data, start, at))
         except SeriesError as error:
             self._problem(error.problem)
             return
@@ -159,20 +183,30 @@ class WriteDecoder:
             words.append(symbols[number])
         if len(words) % 2:
             raise WireError("labels_refs", f"{len(words)} of them, and they come in pairs")
-        key = tuple(words)
-        series = self._known.get(key)
+        name = tuple(words[:2])
+        series = self._others.get(name)
         try:
             if series is None:
-                pairs = list(zip(words[::2], words[1::2], strict=True))
-                series = self._known[key] = self._same_as(pairs)
+                key = tuple(words)
+                series = self._known.get(key)
+                if series is None:
+                    series = self._new(key, name, list(zip(words[::2], words[1::2], strict=True)))
         except SeriesError as error:
             self._problem(error.problem)
             return
         self._samples(data, at, end, series, _HISTOGRAM_2, symbols)
 
-    def _same_as(self, pairs: list[tuple[str, str]]) -> Series:
+    def _new(self, key: object, first: object, pairs: list[tuple[str, str]]) -> Series:
+        """Return a series that was not seen before; `first` is the key of its first label alone."""
         series = series_of(pairs, self._limits)
-        return self._same.setdefault((series.name, tuple(sorted(series.labels.items()))), series)
+        if self._is_wanted(series.name):
+            same = self._same.setdefault((series.name, tuple(sorted(series.labels.items()))), series)
+            self._known[key] = same
+            return same
+        other = Series(series.name, {})
+        if pairs[0][0] == NAME:  # else it is found only by reading all of them: labels in capitals come before it
+            self._others[first] = other
+        return other
 
     def _samples(
         self, data: bytes, at: int, end: int, series: Series, histogram: int, symbols: list[str] | None = None

@@ -13,6 +13,7 @@ class WriteLimits(msgspec.Struct, frozen=True, kw_only=True):
         labels: of one series.
         name_bytes, value_bytes: of a label's name and value.
         kept: series that are remembered between requests; beyond it the memory starts anew.
+        others: names of no use to the reader that are remembered between requests; so, too.
     """
 
     body_bytes: int = 16 << 20
@@ -24,3 +25,4 @@ class WriteLimits(msgspec.Struct, frozen=True, kw_only=True):
     name_bytes: int = 256
     value_bytes: int = 4 << 10
     kept: int = 500_000
+    others: int = 20_000

@@ -77,6 +77,11 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
     )
 
 
+def is_wanted(name: str) -> bool:
+    """Tell whether a metric is of a project that is known here."""
+    return any(one.is_mine(name) for one in OF_CLUSTERS)
+
+
 def _holders(
     request: WriteRequest, numbers: list[int], *, plain: bool
 ) -> dict[str, dict[tuple[str, int], frozenset[Holder]]]:

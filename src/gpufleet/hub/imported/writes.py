@@ -12,6 +12,7 @@ from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.hub.counters import Counters, bounded
 from gpufleet.hub.imported.holders import Holders
 from gpufleet.hub.imported.rows import Rows
+from gpufleet.hub.imported.series import is_wanted
 from gpufleet.hub.imported.written import Written
 from gpufleet.hub.ingest import ForeignClusterError, Ingest
 from gpufleet.model.batch import Batch, MachineReport
@@ -30,6 +31,9 @@ SAMPLES_A_BATCH = 2000
 
 WRITERS_KEPT = 64
 """Writers of one cluster; each keeps its newest rows in memory. What one cluster names leaves room for the others."""
+
+SERIES_KEPT = 1_000_000
+"""Series that all writers together are remembered by: about 3 GB. Beyond it who wrote last keeps its own."""
 
 ROWS_KEPT_SECONDS = 900
 """A subject that nobody wrote of for so long is forgotten; and so is a silent writer, once another one needs room."""
@@ -59,7 +63,7 @@ class Writer:
     def __init__(self, cluster: str, name: str, together_ns: int) -> None:
         self.cluster, self.name = cluster, name
         self.lock = asyncio.Lock()
-        self.decoder = WriteDecoder()
+        self.decoder = WriteDecoder(is_wanted=is_wanted)
         self.rows = Rows(together_ns)
         self.holders = Holders()
         self.asked: set[Machine] = set()
@@ -93,6 +97,7 @@ class Writes:
         clock: Clock,
         threads: Executor,
         is_caught_up: Callable[[], bool],
+        series_kept: int = SERIES_KEPT,
     ) -> None:
         """Take what is behind it; `is_caught_up` tells whether the store has all that was in the log at the start."""
         self._ingest = ingest
@@ -103,6 +108,7 @@ class Writes:
         self._clock = clock
         self._threads = threads
         self._is_caught_up = is_caught_up
+        self._series_kept = series_kept
         self._writers: dict[tuple[str, str], Writer] = {}
 
     async def take(
@@ -156,6 +162,7 @@ class Writes:
     async def _take(self, writer: Writer, read: Callable[[Writer], Written], beat: Heartbeat | None) -> Written:
         async with writer.lock:
             written = await self._ask(lambda: read(writer))
+            self._bound_series()
             self._count(written)
             await self._ask(lambda: self._remember(writer, written.machines))
             rows = await self._ask(
@@ -177,6 +184,16 @@ class Writes:
             writer.rows.forget_before(self._clock.now_ns() - ROWS_KEPT_SECONDS * NANOS)
             writer.holders.forget_before(self._clock.now_ns() - HOLDERS_KEPT_SECONDS * NANOS)
         return written
+
+    def _bound_series(self) -> None:
+        """Have writers that are silent for longest read their series anew where all together have too many."""
+        kept = sum(one.decoder.kept for one in self._writers.values())
+        if kept <= self._series_kept:
+            return
+        for one in sorted(self._writers.values(), key=lambda one: one.heard):
+            if kept > self._series_kept and not one.lock.locked():  # else a thread may be reading with it
+                kept -= one.decoder.kept
+                one.decoder.forget()
 
     def _remember(self, writer: Writer, machines: Mapping[Machine, Sequence[Sample]]) -> None:
         """Learn the newest rows and holders of machines that were not written of since the start: blocking."""
