@@ -1,35 +1,79 @@
 """How many writers a cluster may have at once, and what that is to another cluster."""
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from gpufleet.codecs.remote_write.encode import Point, encode_1
 from gpufleet.hub.counters import Counters
-from gpufleet.hub.imported.writes import ROWS_KEPT_SECONDS, SERIES_KEPT, WRITERS_KEPT, Writer, Writes
+from gpufleet.hub.imported.writers import ROWS_KEPT_SECONDS, WRITERS_KEPT, Writer, Writers
+from gpufleet.hub.imported.writes import AT_ONCE, Writes
 from gpufleet.hub.imported.written import Written
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireLimitError
+from gpufleet.model.machine import Machine
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Sample
+from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.clock import FakeClock
+from tests.support.waiting import wait_until_async
 
 NOW = 1_800_000_000_000_000_000
 NOTHING = Written(machines={}, samples=0, drift={}, others={}, nameless=0, problems={})
 
 
+class Unknown:
+    """A registry that knows no machine."""
+
+    def machines_called(self, cluster: str, name: str) -> tuple[()]:
+        return ()
+
+
+class Disk:
+    """Where batches go, once it works."""
+
+    def __init__(self) -> None:
+        self.works = asyncio.Event()
+        self.batches = 0
+
+    async def take(self, body: bytes, received_at: int) -> None:
+        await self.works.wait()
+        self.batches += 1
+
+
+def written(machine: str, *gpus: int) -> Written:
+    samples = tuple(
+        Sample(
+            view=View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{gpu}"),
+            reader="remote_write/dcgm-exporter",
+            lane=Lane.FAST,
+            measured_at=NOW,
+            values={"gpu_power_watts": 1.0},
+            provenance=Provenance.IMPORTED,
+        )
+        for gpu in gpus
+    )
+    told = {Machine(name=machine): samples}
+    return Written(machines=told, samples=len(samples), drift={}, others={}, nameless=0, problems={})
+
+
 @contextlib.contextmanager
-def running(clock: FakeClock, series_kept: int = SERIES_KEPT) -> Iterator[Writes]:
+def running(clock: FakeClock, writers: Writers | None = None, ingest: Any = None) -> Iterator[Writes]:
     with ThreadPoolExecutor(1) as thread:
         yield Writes(
-            ingest=None,  # type: ignore[arg-type]  # nothing comes to it
-            registry=None,  # type: ignore[arg-type]
-            store=None,  # type: ignore[arg-type]
+            ingest=ingest,
+            registry=Unknown(),  # type: ignore[arg-type]
+            store=None,  # type: ignore[arg-type]  # of machines that nobody knows it is not asked
             clusters=("many", "one"),
             counters=Counters(),
             clock=clock,
             threads=thread,
             is_caught_up=lambda: True,
-            series_kept=series_kept,
+            writers=writers,
         )
 
 
@@ -56,7 +100,7 @@ async def test_a_cluster_of_many_writers_leaves_room_for_another_and_silent_ones
 async def test_the_series_of_all_writers_together_are_bounded() -> None:
     kept: dict[str, Writer] = {}
     clock = FakeClock()
-    with running(clock, series_kept=25) as writes:
+    with running(clock, Writers(clock, series_kept=25)) as writes:
         for name in ("a", "b", "c", "d"):
 
             def read(writer: Writer, name: str = name) -> Written:
@@ -69,3 +113,42 @@ async def test_the_series_of_all_writers_together_are_bounded() -> None:
             clock.advance(1)
     # Who wrote last keeps its own; what is of no known project is not kept at all.
     assert {name: one.decoder.kept for name, one in kept.items()} == {"a": 0, "b": 0, "c": 10, "d": 10}
+
+
+async def test_what_a_cluster_s_writers_tell_of_is_bounded_and_what_was_told_before_still_is_taken() -> None:
+    clock, disk = FakeClock(NOW), Disk()
+    disk.works.set()
+    with running(clock, Writers(clock, subjects_kept=5), disk) as writes:
+        await writes.take("many", "a", lambda _: written("node-1", 1, 2, 3))
+        await writes.take("many", "b", lambda _: written("node-2", 4, 5))
+        with pytest.raises(WireLimitError, match="'many' tell of 5 devices"):
+            await writes.take("many", "b", lambda _: written("node-2", 6))
+        await writes.take("many", "a", lambda _: written("node-1", 1, 2, 3))
+        await writes.take("one", "a", lambda _: written("node-1", 1, 2, 3))  # of another cluster
+        clock.advance(ROWS_KEPT_SECONDS + 1)
+        await writes.take("many", "a", lambda _: NOTHING)  # a's are old by now, and forgotten
+        await writes.take("many", "b", lambda _: written("node-2", 6))
+
+
+async def test_only_a_few_requests_are_read_while_the_disk_is_slow() -> None:
+    read: list[str] = []
+    disk = Disk()
+    with running(FakeClock(NOW), None, disk) as writes:
+
+        def reading(name: str) -> Written:
+            read.append(name)
+            return written("node", 1)
+
+        names = [f"writer-{number}" for number in range(10)]
+        tasks = [asyncio.create_task(writes.take("many", name, lambda _, name=name: reading(name))) for name in names]  # type: ignore[misc]
+
+        async def waits() -> bool:
+            return len(read) == AT_ONCE
+
+        await wait_until_async(waits, what="the first to wait for the disk")
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert len(read) == AT_ONCE
+        disk.works.set()
+        await asyncio.gather(*tasks)
+    assert (sorted(read), disk.batches) == (sorted(names), 10)

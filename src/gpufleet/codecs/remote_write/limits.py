@@ -18,8 +18,8 @@ class WriteLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     body_bytes: int = 16 << 20
     message_bytes: int = 64 << 20
-    samples: int = 1_000_000
-    series: int = 500_000
+    samples: int = 250_000
+    series: int = 100_000
     symbols: int = 1_000_000
     labels: int = 64
     name_bytes: int = 256

@@ -42,6 +42,10 @@ class Holders:
     def __init__(self) -> None:
         self._held: dict[Place, Held] = {}
 
+    def __len__(self) -> int:
+        """Return how many views are remembered."""
+        return len(self._held)
+
     def remember(self, machine: Machine, holdings: Iterable[Holding]) -> None:
         """Take what an earlier process has stored of a machine."""
         for one in holdings:

@@ -37,6 +37,15 @@ class Rows:
         self._kept: dict[Subject, dict[int, Sample]] = {}
         self._together = together_ns
 
+    def __len__(self) -> int:
+        """Return how many subjects are remembered."""
+        return len(self._kept)
+
+    def lacks(self, parts: Mapping[Machine, Iterable[Sample]]) -> int:
+        """Return of how many subjects that nothing is remembered of."""
+        told = {_subject(machine, part) for machine, of_it in parts.items() for part in of_it}
+        return len(told - self._kept.keys())
+
     @property
     def machines(self) -> set[Machine]:
         """Machines of which something is remembered."""

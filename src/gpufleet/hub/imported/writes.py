@@ -1,27 +1,21 @@
 """Taking what other systems write: as batches of senders of the hub's own, on the same way as everyone's."""
 
 import asyncio
-import secrets
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import TypeVar
 
 from gpufleet.codecs.batch import encode
-from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.hub.counters import Counters, bounded
-from gpufleet.hub.imported.holders import Holders
-from gpufleet.hub.imported.rows import Rows
-from gpufleet.hub.imported.series import is_wanted
+from gpufleet.hub.imported.writers import Writer, Writers
 from gpufleet.hub.imported.written import Written
 from gpufleet.hub.ingest import ForeignClusterError, Ingest
-from gpufleet.model.batch import Batch, MachineReport
-from gpufleet.model.errors import WireLimitError
+from gpufleet.model.batch import MachineReport
 from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample
 from gpufleet.model.status import Heartbeat
-from gpufleet.model.time import NANOS
 from gpufleet.ports import Clock, Registry, Store
 
 T = TypeVar("T")
@@ -29,58 +23,12 @@ T = TypeVar("T")
 SAMPLES_A_BATCH = 2000
 """Rows of one batch; a request that catches up on an outage has many instants of many machines."""
 
-WRITERS_KEPT = 64
-"""Writers of one cluster; each keeps its newest rows in memory. What one cluster names leaves room for the others."""
-
-SERIES_KEPT = 1_000_000
-"""Series that all writers together are remembered by: about 3 GB. Beyond it who wrote last keeps its own."""
-
-ROWS_KEPT_SECONDS = 900
-"""A subject that nobody wrote of for so long is forgotten; and so is a silent writer, once another one needs room."""
-
-HOLDERS_KEPT_SECONDS = 86_400
-"""A view that nobody wrote of for so long has nobody known to hold it when somebody does."""
+AT_ONCE = 2
+"""Requests that are read and joined at once: what one comes to takes up to a hundred times the memory of its body."""
 
 
 class NotYetError(Exception):
     """What earlier processes acknowledged is not in the store yet: what is written now could not be joined with it."""
-
-
-class Writer:
-    """One writer: what was seen of it since the start.
-
-    Attributes:
-        cluster, name: whose it is, and its name as a sender.
-        lock: its requests are taken one after the other.
-        decoder: of its requests, where those are of remote write.
-        rows: its newest.
-        holders: who holds what, as it said last.
-        asked: machines whose newest rows the store was asked for.
-        epoch, seq: of the newest batch.
-        heard: when it wrote last, seconds of the monotonic clock.
-    """
-
-    def __init__(self, cluster: str, name: str, together_ns: int) -> None:
-        self.cluster, self.name = cluster, name
-        self.lock = asyncio.Lock()
-        self.decoder = WriteDecoder(is_wanted=is_wanted)
-        self.rows = Rows(together_ns)
-        self.holders = Holders()
-        self.asked: set[Machine] = set()
-        self.epoch, self.seq = secrets.token_hex(16), 0
-        self.heard = 0.0
-
-    def batch(self, reports: Sequence[MachineReport], now: int, beat: Heartbeat | None = None) -> Batch:
-        """Return the next batch."""
-        return Batch(
-            cluster=self.cluster,
-            sender=self.name,
-            epoch=self.epoch,
-            seq=self.seq + 1,
-            sent_at=now,
-            heartbeat=beat,
-            reports=tuple(reports),
-        )
 
 
 class Writes:
@@ -97,7 +45,7 @@ class Writes:
         clock: Clock,
         threads: Executor,
         is_caught_up: Callable[[], bool],
-        series_kept: int = SERIES_KEPT,
+        writers: Writers | None = None,
     ) -> None:
         """Take what is behind it; `is_caught_up` tells whether the store has all that was in the log at the start."""
         self._ingest = ingest
@@ -108,8 +56,8 @@ class Writes:
         self._clock = clock
         self._threads = threads
         self._is_caught_up = is_caught_up
-        self._series_kept = series_kept
-        self._writers: dict[tuple[str, str], Writer] = {}
+        self._writers = writers or Writers(clock)
+        self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def take(
         self,
@@ -130,7 +78,7 @@ class Writes:
             beat: what is said of the writer beside it, even where there is nothing new.
 
         Raises:
-            WireError: what `read` raises; WireLimitError if there are too many writers.
+            WireError: what `read` raises; WireLimitError if there are too many writers, or they tell of too much.
             ForeignClusterError: if its cluster is not served here.
             NotYetError: if it is too early after the start; it must be sent again.
             SpoolError: if it cannot be made durable now; it must be sent again.
@@ -140,29 +88,15 @@ class Writes:
             raise ForeignClusterError(f"cluster {cluster!r} is not served here: register it")
         if not self._is_caught_up():
             raise NotYetError("what was acknowledged before the start is not in the store yet: send it again")
-        known = self._writers.get((cluster, name))
-        if known is None:
-            self._make_room(cluster)
-            known = self._writers[cluster, name] = Writer(cluster, name, together_ns)
-        known.heard = self._clock.monotonic()
+        writer = self._writers.of(cluster, name, together_ns)
         # A task of its own: a client that goes away must not leave memory and disk in disagreement.
-        return await asyncio.shield(asyncio.create_task(self._take(known, read, beat)))
-
-    def _make_room(self, cluster: str) -> None:
-        """Forget the writer that is silent for longest where there are too many. Raises WireLimitError if none is."""
-        mine = [key for key in self._writers if key[0] == cluster]
-        if len(mine) < WRITERS_KEPT:
-            return
-        longest = min(mine, key=lambda key: self._writers[key].heard)
-        writer = self._writers[longest]
-        if writer.lock.locked() or self._clock.monotonic() - writer.heard < ROWS_KEPT_SECONDS:
-            raise WireLimitError("sender", f"cluster {cluster!r} has {WRITERS_KEPT} writers already: name fewer")
-        del self._writers[longest]
+        return await asyncio.shield(asyncio.create_task(self._take(writer, read, beat)))
 
     async def _take(self, writer: Writer, read: Callable[[Writer], Written], beat: Heartbeat | None) -> Written:
-        async with writer.lock:
+        async with writer.lock, self._turns:
             written = await self._ask(lambda: read(writer))
-            self._bound_series()
+            self._writers.bound_series()
+            self._writers.check_subjects(writer, await self._ask(lambda: writer.rows.lacks(written.machines)))
             self._count(written)
             await self._ask(lambda: self._remember(writer, written.machines))
             rows = await self._ask(
@@ -181,19 +115,8 @@ class Writes:
                     writer.rows.keep(report.machine, report.samples)
             for _, kept in changed.values():
                 writer.holders.keep(kept)
-            writer.rows.forget_before(self._clock.now_ns() - ROWS_KEPT_SECONDS * NANOS)
-            writer.holders.forget_before(self._clock.now_ns() - HOLDERS_KEPT_SECONDS * NANOS)
+            writer.tidy(self._clock)
         return written
-
-    def _bound_series(self) -> None:
-        """Have writers that are silent for longest read their series anew where all together have too many."""
-        kept = sum(one.decoder.kept for one in self._writers.values())
-        if kept <= self._series_kept:
-            return
-        for one in sorted(self._writers.values(), key=lambda one: one.heard):
-            if kept > self._series_kept and not one.lock.locked():  # else a thread may be reading with it
-                kept -= one.decoder.kept
-                one.decoder.forget()
 
     def _remember(self, writer: Writer, machines: Mapping[Machine, Sequence[Sample]]) -> None:
         """Learn the newest rows and holders of machines that were not written of since the start: blocking."""

@@ -13,7 +13,8 @@ from gpufleet.dialects.known import DIALECTS
 from gpufleet.dialects.kube_state_metrics import SELECTORS
 from gpufleet.hub.imported.page import as_request
 from gpufleet.hub.imported.series import read_request
-from gpufleet.hub.imported.writes import NotYetError, Writer, Writes
+from gpufleet.hub.imported.writers import Writer
+from gpufleet.hub.imported.writes import NotYetError, Writes
 from gpufleet.hub.imported.written import Written
 from gpufleet.hub.pulled.offset import offset
 from gpufleet.hub.pulled.standing import Standing

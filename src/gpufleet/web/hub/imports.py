@@ -11,7 +11,8 @@ from typing import Protocol
 from urllib.parse import parse_qs
 
 from gpufleet.hub.counters import Counters
-from gpufleet.hub.imported.writes import NotYetError, Writer, Writes
+from gpufleet.hub.imported.writers import Writer
+from gpufleet.hub.imported.writes import NotYetError, Writes
 from gpufleet.hub.imported.written import Written
 from gpufleet.hub.ingest import ForeignClusterError, TooManySendersError
 from gpufleet.hub.liveness.listening import Listening

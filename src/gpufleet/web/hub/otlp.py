@@ -15,7 +15,7 @@ from gpufleet.codecs.otlp.records import Answer as Counted
 from gpufleet.hub.imported.logs import read_request as read_logs
 from gpufleet.hub.imported.points import READER
 from gpufleet.hub.imported.points import read_request as read_metrics
-from gpufleet.hub.imported.writes import Writer
+from gpufleet.hub.imported.writers import Writer
 from gpufleet.hub.imported.written import Written
 from gpufleet.model.time import NANOS
 from gpufleet.web.hub.body import RefusedError

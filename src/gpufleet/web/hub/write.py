@@ -15,7 +15,7 @@ import contextlib
 import msgspec
 
 from gpufleet.hub.imported.series import READER, read_request
-from gpufleet.hub.imported.writes import Writer
+from gpufleet.hub.imported.writers import Writer
 from gpufleet.hub.imported.written import Written
 from gpufleet.web.hub.body import RefusedError
 from gpufleet.web.hub.imports import MAX_NAME, Answer, Read, parameters

@@ -1,0 +1,135 @@
+"""Who writes, and what is remembered of each: bounded, whatever they name."""
+
+import asyncio
+import secrets
+from collections.abc import Collection, Sequence
+
+from gpufleet.codecs.remote_write.decode import WriteDecoder
+from gpufleet.hub.imported.holders import Holders
+from gpufleet.hub.imported.rows import Rows
+from gpufleet.hub.imported.series import is_wanted
+from gpufleet.model.batch import Batch, MachineReport
+from gpufleet.model.errors import WireLimitError
+from gpufleet.model.machine import Machine
+from gpufleet.model.status import Heartbeat
+from gpufleet.model.time import NANOS
+from gpufleet.ports import Clock
+
+WRITERS_KEPT = 64
+"""Writers of one cluster; each keeps its newest rows in memory. What one cluster names leaves room for the others."""
+
+SERIES_KEPT = 500_000
+"""Series that all writers together are remembered by: about 1.5 GB. Beyond it who wrote last keeps its own."""
+
+SUBJECTS_KEPT = 250_000
+"""What one cluster's writers may tell of at once: devices in each of their lanes, and who holds them. About 1 GB."""
+
+ROWS_KEPT_SECONDS = 900
+"""A subject that nobody wrote of for so long is forgotten; and so is a silent writer, once another one needs room."""
+
+HOLDERS_KEPT_SECONDS = 86_400
+"""A view that nobody wrote of for so long has nobody known to hold it when somebody does."""
+
+TIDY_SECONDS = 60
+"""Between looks at what of a writer's memory is old."""
+
+
+class Writer:
+    """One writer: what was seen of it since the start.
+
+    Attributes:
+        cluster, name: whose it is, and its name as a sender.
+        lock: its requests are taken one after the other.
+        decoder: of its requests, where those are of remote write.
+        rows: its newest.
+        holders: who holds what, as it said last.
+        asked: machines whose newest rows the store was asked for.
+        epoch, seq: of the newest batch.
+        heard: when it wrote last, seconds of the monotonic clock.
+    """
+
+    def __init__(self, cluster: str, name: str, together_ns: int) -> None:
+        self.cluster, self.name = cluster, name
+        self.lock = asyncio.Lock()
+        self.decoder = WriteDecoder(is_wanted=is_wanted)
+        self.rows = Rows(together_ns)
+        self.holders = Holders()
+        self.asked: set[Machine] = set()
+        self.epoch, self.seq = secrets.token_hex(16), 0
+        self.heard = 0.0
+        self._tidy_at = 0.0
+
+    @property
+    def subjects(self) -> int:
+        """How much it tells of."""
+        return len(self.rows) + len(self.holders)
+
+    def batch(self, reports: Sequence[MachineReport], now: int, beat: Heartbeat | None = None) -> Batch:
+        """Return the next batch."""
+        return Batch(
+            cluster=self.cluster,
+            sender=self.name,
+            epoch=self.epoch,
+            seq=self.seq + 1,
+            sent_at=now,
+            heartbeat=beat,
+            reports=tuple(reports),
+        )
+
+    def tidy(self, clock: Clock) -> None:
+        """Forget what is old, now and then: that takes a look at everything."""
+        if clock.monotonic() < self._tidy_at:
+            return
+        self._tidy_at = clock.monotonic() + TIDY_SECONDS
+        self.rows.forget_before(clock.now_ns() - ROWS_KEPT_SECONDS * NANOS)
+        self.holders.forget_before(clock.now_ns() - HOLDERS_KEPT_SECONDS * NANOS)
+        self.asked &= self.rows.machines
+
+
+class Writers:
+    """All of them. Lives on the event loop."""
+
+    def __init__(self, clock: Clock, *, series_kept: int = SERIES_KEPT, subjects_kept: int = SUBJECTS_KEPT) -> None:
+        self._clock = clock
+        self._series_kept, self._subjects_kept = series_kept, subjects_kept
+        self._known: dict[tuple[str, str], Writer] = {}
+
+    def of(self, cluster: str, name: str, together_ns: int) -> Writer:
+        """Return a writer, who is heard now. Raises WireLimitError if its cluster has too many."""
+        known = self._known.get((cluster, name))
+        if known is None:
+            self._make_room(cluster)
+            known = self._known[cluster, name] = Writer(cluster, name, together_ns)
+        known.heard = self._clock.monotonic()
+        return known
+
+    def bound_series(self) -> None:
+        """Have writers that are silent for longest read their series anew where all together have too many."""
+        kept = sum(one.decoder.kept for one in self._known.values())
+        if kept <= self._series_kept:
+            return
+        for one in sorted(self._known.values(), key=lambda one: one.heard):
+            if kept > self._series_kept and not one.lock.locked():  # else a thread may be reading with it
+                kept -= one.decoder.kept
+                one.decoder.forget()
+
+    def check_subjects(self, writer: Writer, more: int) -> None:
+        """Refuse to remember more of a request's writer than there is room for. Raises WireLimitError."""
+        mine = self._of_cluster(writer.cluster)
+        if sum(one.subjects for one in mine) + more > self._subjects_kept:
+            writer.decoder.forget()
+            words = f"the writers of cluster {writer.cluster!r} tell of {self._subjects_kept} devices already"
+            raise WireLimitError("devices", f"{words}, each lane counted: let agents tell of them")
+
+    def _make_room(self, cluster: str) -> None:
+        """Forget the writer that is silent for longest where there are too many. Raises WireLimitError if none is."""
+        mine = self._of_cluster(cluster)
+        if len(mine) < WRITERS_KEPT:
+            return
+        longest = min(mine, key=lambda one: one.heard)
+        if longest.lock.locked() or self._clock.monotonic() - longest.heard < ROWS_KEPT_SECONDS:
+            raise WireLimitError("sender", f"cluster {cluster!r} has {WRITERS_KEPT} writers already: name fewer")
+        del self._known[cluster, longest.name]
+
+    def _of_cluster(self, cluster: str) -> Collection[Writer]:
+        return [one for (whose, _), one in self._known.items() if whose == cluster]
