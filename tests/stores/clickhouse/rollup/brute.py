@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 SPEAKS, APART, HOUR = 120, 1500, 3600
+MOST_WATTS = 4000
 
 
 class Told(msgspec.Struct, frozen=True, repr_omit_defaults=True):
@@ -44,6 +45,11 @@ def grown(before: Told, after: Told, name: str) -> float:
     return last if last < first or anew else last - first
 
 
+def can_be(before: Told, after: Told, name: str) -> bool:
+    """Whether a GPU can have drawn that between two readings."""
+    return name != "joules" or grown(before, after, name) <= MOST_WATTS * (after.at - before.at)
+
+
 def counters(told: Sequence[Told], name: str, window: int, hour: int) -> dict[int, tuple[float, float]]:
     """Last reading and growth of each window of an hour; what came before the hour counts where it is close."""
     found: dict[int, tuple[float, float]] = {}
@@ -52,7 +58,7 @@ def counters(told: Sequence[Told], name: str, window: int, hour: int) -> dict[in
         value = getattr(one, name)
         if value is None or not hour - APART <= one.at < hour + HOUR:
             continue
-        more = 0 if before is None else grown(before, one, name)
+        more = 0 if before is None or not can_be(before, one, name) else grown(before, one, name)
         before = one
         if one.at >= hour:
             at = one.at // window * window
@@ -91,7 +97,7 @@ def usage(told: Sequence[Told], start: int, end: int) -> dict[str, float]:
     counted = [one for one in told if one.joules is not None]
     for before, after in itertools.pairwise(counted):
         seconds = max(0, min(after.at, end) - max(before.at, start))
-        if seconds and after.at - before.at <= APART:
+        if seconds and after.at - before.at <= APART and can_be(before, after, "joules"):
             found["energy_joules"] += grown(before, after, "joules") * seconds / (after.at - before.at)
             found["energy_seconds"] += seconds
     return found

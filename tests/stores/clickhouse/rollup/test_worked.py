@@ -8,7 +8,7 @@ from gpufleet.model.usage import Stretch
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, Told
-from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, roll, write
+from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, roll, rows, write
 
 pytestmark = pytest.mark.costly
 
@@ -46,6 +46,33 @@ def test_of_several_who_see_a_device_the_one_that_knows_most_answers(store: Clic
         (both,) = store.worked([stretch(cluster, 0, HOUR, "host", "guest")])
         assert (both.used_seconds, both.idle_seconds) == (0, 1260)  # the last word stands for two minutes
         assert (both.power_joules, both.power_seconds) == (5.0 * 660, 660)
+        roll(store)
+
+
+def test_a_clock_that_was_set_back_draws_no_energy(store: ClickHouseStore, cluster: str) -> None:
+    """A GPU at 500 W, whose machine's clock was 200 s ahead for ten minutes: two courses of its counter by turns."""
+    behind = [Told(at=at, joules=5e8 + 500.0 * at) for at in range(0, 1200, 30)]
+    ahead = [Told(at=at + 205, joules=5e8 + 500.0 * at) for at in range(1200, 1800, 30)]
+    after = [Told(at=at, joules=5e8 + 500.0 * at) for at in range(1800, HOUR, 30)]
+    told = sorted([*behind, *ahead, *after], key=lambda one: one.at)
+    write(store, cluster, told)
+    for _ in range(2):
+        (found,) = store.worked([stretch(cluster, 0, HOUR, "m")])
+        assert 0.85 * 500 * HOUR < found.energy_joules <= 500 * HOUR
+        assert found.energy_seconds < HOUR - 100  # what cannot be is unknown, and not nothing
+        roll(store)
+    ((_, grown),) = rows(store, "windows_1h", "gpu_energy_joules_total_increase", cluster, "m")
+    assert isinstance(grown, float)
+    assert 0.85 * 500 * HOUR < grown <= 500 * HOUR
+
+
+def test_a_reading_that_cannot_be_costs_itself(store: ClickHouseStore, cluster: str) -> None:
+    told = [Told(at=at, joules=500.0 * at + (2.0**60 if at == 600 else 0)) for at in range(0, 1201, 60)]
+    write(store, cluster, told)
+    for _ in range(2):
+        (found,) = store.worked([stretch(cluster, 0, HOUR, "m")])
+        assert found.energy_joules == pytest.approx(500.0 * 1080)
+        assert found.energy_seconds == 1080
         roll(store)
 
 

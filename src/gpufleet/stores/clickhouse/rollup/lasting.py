@@ -11,7 +11,7 @@ from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
 from gpufleet.model.retention import APART_SECONDS
 from gpufleet.model.time import NANOS
 from gpufleet.model.usage import USED_RATIO
-from gpufleet.stores.clickhouse.rollup.parts import BUSY, ENERGY, WATTS
+from gpufleet.stores.clickhouse.rollup.parts import BUSY, DRAWS_AT_MOST_WATTS, ENERGY, WATTS
 from gpufleet.stores.clickhouse.rollup.rows import Numbers, Rows
 from gpufleet.stores.clickhouse.rollup.tables import MINUTE_NS
 from gpufleet.stores.clickhouse.rollup.windows import growth, numbered
@@ -116,7 +116,8 @@ def usage_of(rows: Rows, first: int, last: int) -> Used:
     """Return what each device did in [first, last), as each teller of it knows.
 
     A device is used while the newest word of its utilisation is at least `USED_RATIO`, idle while it is less. Energy is
-    what its counter grew by, spread evenly between two readings no more than `APART_SECONDS` apart.
+    what its counter grew by, spread evenly between two readings no more than `APART_SECONDS` apart; between two that
+    would take more than `DRAWS_AT_MOST_WATTS` it is unknown.
     """
     tellers, firsts, number, _ = numbered(rows.teller)
     count = len(tellers)
@@ -162,8 +163,9 @@ def _energy(rows: Rows, of_device: Numbers, first: int, last: int) -> tuple[Numb
     before, after, row = at[:-1], at[1:], cells.rows[1:]
     within = np.minimum(after, last) - np.maximum(before, first)
     apart = after - before
+    grown = growth(cells, rows, by_driver=True)[1:]
     told = (lane[1:] == lane[:-1]) & of_device[row] & (apart <= APART_SECONDS * NANOS) & (within > 0)
-    grown = growth(cells, rows, by_driver=True)[1:][told]
-    joules[row[told]] = grown * within[told] / apart[told]
+    told &= grown <= apart / NANOS * DRAWS_AT_MOST_WATTS
+    joules[row[told]] = grown[told] * within[told] / apart[told]
     seconds[row[told]] = within[told] / NANOS
     return joules, seconds

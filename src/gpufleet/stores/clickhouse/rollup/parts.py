@@ -9,6 +9,9 @@ BUSY = (CATALOGUE["gpu_utilization_ratio"], CATALOGUE["gpu_graphics_activity_rat
 
 WATTS, ENERGY = CATALOGUE["gpu_power_watts"], CATALOGUE["gpu_energy_joules_total"]
 
+DRAWS_AT_MOST_WATTS = 4000
+"""No GPU draws as much. Energy that would have taken more was not drawn: a clock was set, or a reading was wrong."""
+
 OF_THE_DRIVER = frozenset(
     {
         "gpu_energy_joules_total",

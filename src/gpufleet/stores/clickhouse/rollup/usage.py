@@ -4,14 +4,25 @@ The hours that they read were made by the same rules (`lasting.py`).
 
 A device is used while the newest word of its utilisation is at least `USED_RATIO`, idle while it is less. A word stands
 until the next sample of its lane, and for `SPEAKS_SECONDS` at most: what is neither used nor idle is unknown. Energy is
-what its counter grew by, spread evenly between two readings no more than `APART_SECONDS` apart; beside it is what its
-power came to, each word of it standing as those of utilisation do.
+what its counter grew by, spread evenly between two readings no more than `APART_SECONDS` apart, and unknown where it
+would have taken more than `DRAWS_AT_MOST_WATTS`; beside it is what its power came to, each word of it standing as those
+of utilisation do.
 """
 
 from gpufleet.model.retention import APART_SECONDS
 from gpufleet.model.time import NANOS
 from gpufleet.model.usage import USED_RATIO
-from gpufleet.stores.clickhouse.rollup.parts import BUSY, ENERGY, NEXT, RANGE, SPEAKS_NS, TELLER, WATTS, column
+from gpufleet.stores.clickhouse.rollup.parts import (
+    BUSY,
+    DRAWS_AT_MOST_WATTS,
+    ENERGY,
+    NEXT,
+    RANGE,
+    SPEAKS_NS,
+    TELLER,
+    WATTS,
+    column,
+)
 from gpufleet.stores.clickhouse.rollup.tables import USAGE_1H
 
 _BUSY = f"coalesce({', '.join(map(column, BUSY))})"
@@ -40,8 +51,8 @@ def _pieces(number: str, first: str, last: str, join: str = "") -> str:
     UNION ALL
     SELECT {TELLER}, {number} AS number, greatest(before_ns, {first}) AS from_ns, least(at_ns, {last}) AS until_ns,
         (until_ns - from_ns) / {NANOS} AS seconds, 0, 0, 0, 0,
-        if(joules >= joules_before AND (driver_session = session_before OR 0 IN (driver_session, session_before)),
-            joules - joules_before, joules) * (until_ns - from_ns) / (at_ns - before_ns),
+        (if(joules >= joules_before AND (driver_session = session_before OR 0 IN (driver_session, session_before)),
+            joules - joules_before, joules) AS grown) * (until_ns - from_ns) / (at_ns - before_ns),
         seconds
     FROM (
         SELECT {TELLER}, assumeNotNull({_JOULES}) AS joules, toUnixTimestamp64Nano(measured_at) AS at_ns,
@@ -53,6 +64,7 @@ def _pieces(number: str, first: str, last: str, join: str = "") -> str:
             ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
     ) AS told {join}
     WHERE from_ns < until_ns AND before_ns > 0 AND at_ns - before_ns <= {APART_SECONDS * NANOS}
+        AND grown <= (at_ns - before_ns) / {NANOS} * {DRAWS_AT_MOST_WATTS}
 """  # noqa: S608 - the names are the catalogue's own; what is asked for is bound
 
 

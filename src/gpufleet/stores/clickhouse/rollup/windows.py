@@ -3,14 +3,16 @@
 Gauges have least, greatest, sum and count of what was measured. Of a counter there is its last reading in the window,
 and by how much it grew: each growth belongs to the window of the later of its two readings, so that minutes add up to
 their hour. The earlier one may lie up to `APART_SECONDS` before the hour. A counter that fell, or whose driver was
-loaded anew, counts from zero again, so what it shows is what it grew by. What was absent is in none of them.
+loaded anew, counts from zero again, so what it shows is what it grew by. Energy grew by nothing where it would have
+taken more than `DRAWS_AT_MOST_WATTS`. What was absent is in none of them.
 """
 
 import msgspec
 import numpy as np
 
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
-from gpufleet.stores.clickhouse.rollup.parts import OF_THE_DRIVER
+from gpufleet.model.time import NANOS
+from gpufleet.stores.clickhouse.rollup.parts import DRAWS_AT_MOST_WATTS, ENERGY, OF_THE_DRIVER
 from gpufleet.stores.clickhouse.rollup.rows import Cells, Numbers, Rows
 
 _KINDS = {metric.id: metric.kind for metric in CATALOGUE.values()}
@@ -80,7 +82,10 @@ def windows_of(rows: Rows, first: int, last: int, window_ns: int) -> Windows:
             case MetricKind.GAUGE:
                 gauges[id_] = _gauge(cells.values, where)
             case MetricKind.COUNTER:
-                counters[id_] = _counter(cells, growth(cells, rows, by_driver=id_ in _OF_THE_DRIVER), where)
+                grown = growth(cells, rows, by_driver=id_ in _OF_THE_DRIVER)
+                if id_ == ENERGY.id:
+                    grown = drawn(grown, rows.at[cells.rows])
+                counters[id_] = _counter(cells, grown, where)
             case MetricKind.STATE:
                 states[id_] = State(where.at, where.picked(cells.values)[where.ends])
     return Windows(inside[firsts], first + found % slots * window_ns, samples, gauges, counters, states)
@@ -124,6 +129,12 @@ def growth(cells: Cells, rows: Rows, *, by_driver: bool) -> Numbers:
         goes_on &= (session[1:] == session[:-1]) | (session[1:] == 0) | (session[:-1] == 0)
     grown[1:] = np.where(lane[1:] == lane[:-1], np.where(goes_on, values[1:] - values[:-1], values[1:]), 0)
     return grown
+
+
+def drawn(grown: Numbers, at: Numbers) -> Numbers:
+    """Return by how much energy counters grew (joules), without what no GPU draws between two of these instants."""
+    seconds = np.diff(at, prepend=at[:1]) / NANOS
+    return np.where(grown <= seconds * DRAWS_AT_MOST_WATTS, grown, 0)
 
 
 def numbered(keys: Numbers) -> tuple[Numbers, Numbers, Numbers, Numbers]:
