@@ -267,8 +267,8 @@ class Store(Protocol):
         """Return the newest samples of many machines by id, without what was measured: enough to count by."""
         ...
 
-    def reporting_gpus(self, since: int) -> Mapping[str, int]:
-        """Return cluster to GPUs of which a number of a metric that totals are made of was received since then.
+    def reporting_gpus(self, since: int, until: int) -> Mapping[str, int]:
+        """Return cluster to GPUs of which a number of a metric that totals are made of was received between the two.
 
         Those of a machine that are known by their place in a list only count where none with a name told one.
         """
@@ -428,10 +428,11 @@ class Registry(Protocol):
         """Close it; one that is closed stays as it was. Raises NotFoundError."""
         ...
 
-    def match(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
+    def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
         """Return the machine that the evidence belongs to, a new one if to none that is known.
 
-        `at` is the hub's clock on receipt; for late word, which newer of its run overtook, the time it was sent.
+        `at` is the hub's clock on receipt; for late word, which newer of its run overtook, the time it was sent, and
+        `now` that of receipt. What was heard or retired long after `now` was so before that clock was set back.
         Two machines that share evidence and cannot be one become two
         ids with a conflict on both; nothing known is overwritten by a stranger. What is learned here is
         durable from the next `begin_flush`: no id is written to the store before that.
@@ -484,6 +485,8 @@ class Registry(Protocol):
 
     def retire_machine(self, id: str, at: int) -> MachineRecord:  # noqa: A002
         """Keep that a machine is gone since `at`, nanoseconds since 1970; what is heard of it later brings it back.
+
+        It is kept as gone since it was heard of last, if that is later: the clock was set back in between.
 
         Raises:
             NotFoundError: if there is none.

@@ -271,11 +271,11 @@ class MemoryStore:
             for id_, told in newest.items()
         }
 
-    def reporting_gpus(self, since: int) -> dict[str, int]:
+    def reporting_gpus(self, since: int, until: int) -> dict[str, int]:
         found: dict[str, int] = {}
         places = {(b.batch.cluster, id_) for _, some in self.writes for b in some for id_ in b.machine_ids}
         for cluster, machine in places:
-            told = [one.sample for one in self.latest(cluster, machine) if one.received_at >= since]
+            told = [one.sample for one in self.latest(cluster, machine) if since <= one.received_at <= until]
             views = {one.view.key: one.view for one in told if one.view is not None and _tells(one)}
             named = [view.named for view in views.values() if view.kind is ViewKind.GPU]
             if named:

@@ -13,10 +13,10 @@ def machine(number: int, boot_id: str | None = None) -> Machine:
 
 def test_a_cluster_has_so_many_machines_and_those_that_are_known_go_on() -> None:
     machines = Machines(max_machines=2)
-    ids = [machines.match("c", "s", machine(number), NOW).id for number in (1, 2)]
+    ids = [machines.match("c", "s", machine(number), NOW, NOW).id for number in (1, 2)]
     with pytest.raises(CrowdedError, match="machine 3 of cluster 'c', which may have 2") as refused:
-        machines.match("c", "s", machine(3), NOW)
+        machines.match("c", "s", machine(3), NOW, NOW)
     assert not isinstance(refused.value, RegistryError)  # that one is tried again for ever, and holds all others up
     rebooted = machine(2, boot_id="another")
-    assert [machines.match("c", "s", one, NOW + 1).id for one in (machine(1), rebooted)] == ids
-    assert machines.match("other", "s", machine(3), NOW).id not in ids
+    assert [machines.match("c", "s", one, NOW + 1, NOW + 1).id for one in (machine(1), rebooted)] == ids
+    assert machines.match("other", "s", machine(3), NOW, NOW).id not in ids

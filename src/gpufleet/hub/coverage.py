@@ -25,9 +25,10 @@ class Covering:
 
         `retired` are the ids of their machines of which nothing is expected.
         """
-        reporting = self._store.reporting_gpus(self._clock.now_ns() - int(self._stale_after * NANOS))
+        now, limit = self._clock.now_ns(), int(self._stale_after * NANOS)
+        reporting = self._store.reporting_gpus(now - limit, now + limit)  # not what came before the clock was set back
         known = self._store.known_gpus(retired)
-        declared = self._store.declared_gpus(self._clock.now_ns() - BELIEVED_NS, retired)
+        declared = self._store.declared_gpus(now - BELIEVED_NS, retired)
         clusters = {one.id: one for one in self._registry.clusters() if one.closed_at is None}
         names = sorted({*clusters, *reporting}) if cluster is None else [cluster]
         return tuple(_coverage(name, reporting.get(name, 0), clusters, known, declared.get(name, ())) for name in names)

@@ -1,6 +1,6 @@
 """Lists around the allocation contract: nodes, GPUs, senders. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -25,8 +25,16 @@ def with_age(machine: MachineRecord, now: int) -> MachineRecord:
     return msgspec.structs.replace(machine, age_seconds=_age(now, to_ns(machine.last_seen)))
 
 
-def gpu_records(machine: MachineRecord, stored: Sequence[StoredSample], freshness: Freshness) -> tuple[GpuRecord, ...]:
-    """Return every view of a machine with its newest readings; values that are too old are absent."""
+def gpu_records(
+    machine: MachineRecord,
+    stored: Sequence[StoredSample],
+    freshness: Freshness,
+    behind: Callable[[int, int], float] = lambda word, newest: (newest - word) / NANOS,
+) -> tuple[GpuRecord, ...]:
+    """Return every view of a machine with its newest readings; values that are too old are absent.
+
+    `behind` says how many seconds in which the hub could hear lie between two words, see `Instant.behind`.
+    """
     records: list[GpuRecord] = []
     heard = any(freshness.is_heard(one.received_at) for one in stored)
     newest_by_key: dict[str, StoredSample] = {}
@@ -51,7 +59,7 @@ def gpu_records(machine: MachineRecord, stored: Sequence[StoredSample], freshnes
                 liveness=machine.liveness
                 and judge_view(
                     machine.liveness,
-                    (to_ns(machine.last_seen) - newest.received_at) / NANOS,
+                    behind(newest.received_at, to_ns(machine.last_seen)),
                     freshness.interval_of(newest.sample),
                 ),
             )

@@ -90,7 +90,9 @@ class Lists:
         return [
             record
             for one in _judged(machines, instant)
-            for record in gpu_records(one, stored.get(one.id, ()), self._freshness(readers.get(one.id, ())))
+            for record in gpu_records(
+                one, stored.get(one.id, ()), self._freshness(readers.get(one.id, ())), instant.behind
+            )
         ]
 
     def _expected(self, machines: Sequence[MachineRecord]) -> list[MachineRecord]:

@@ -145,7 +145,7 @@ class Writer:
         for read, doubts in zip(batches, _screen(batches), strict=True):
             try:
                 repeated = intent.records.get(read.record.seq) if intent else None
-                ids = repeated or self._match(read.batch, self._spoken_at(read.record, read.key, read.batch))
+                ids = repeated or self._match(read)
                 items.append(self._item(read, ids, doubts))
             except RegistryError:
                 raise  # the registry's trouble, not this record's
@@ -191,12 +191,16 @@ class Writer:
         answered = batch.heartbeat.answered_at if batch.heartbeat is not None else None
         return at if answered is None else min(at, max(1, answered))
 
-    def _match(self, batch: WireBatch, at: int) -> tuple[str, ...]:
-        named = named_only(batch)
+    def _match(self, read: _Read) -> tuple[str, ...]:
+        batch, now = read.batch, read.record.received_at
+        at, named = self._spoken_at(read.record, read.key, batch), named_only(batch)
         ids = []
         for place, machine in enumerate(batch.machines):
-            learn = self._registry.name if place in named else self._registry.match
-            ids.append(learn(batch.cluster, batch.sender, machine, at).id)
+            if place in named:
+                match = self._registry.name(batch.cluster, batch.sender, machine, at)
+            else:
+                match = self._registry.match(batch.cluster, batch.sender, machine, at, now)
+            ids.append(match.id)
         return tuple(ids)
 
     def _item(self, read: _Read, ids: tuple[str, ...], doubts: Sequence[Doubts] | None) -> Item:

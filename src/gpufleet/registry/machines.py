@@ -12,7 +12,7 @@ from gpufleet.model.answer import MachineRecord
 from gpufleet.model.errors import CrowdedError, NotFoundError, RegistryError
 from gpufleet.model.ledger import MachineMark, MachineMatch
 from gpufleet.model.machine import Machine, MachineKind
-from gpufleet.model.time import to_datetime
+from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
 from gpufleet.registry.bulk import Row, replace, run
 from gpufleet.registry.order import MachineOrder
@@ -26,6 +26,16 @@ _HEARD = (
 )
 """What is written of a machine of which nothing is new but that it was heard of."""
 
+_RETIRED = (
+    tables.MACHINES.update()
+    .where(tables.MACHINES.c.id == sa.bindparam("which"))
+    .values(retired_at=sa.bindparam("retired_at"))
+)
+"""What is written of one whose retirement was of a time to come."""
+
+
+BACK_NS = 60 * NANOS
+"""What was heard or retired so long after a receipt was so before the hub's clock was set back."""
 
 MAX_MACHINES = 100_000
 """Machines that one cluster may have; each takes about 1.4 kB of memory, and a row."""
@@ -63,6 +73,7 @@ class Machines:
         self._changed: dict[str, None] = {}
         self._heard: dict[str, None] = {}
         self._new_conflicts: list[Conflict] = []
+        self._retired_before: dict[str, int] = {}
 
     def load(self, connection: sa.Connection) -> None:
         """Read everything."""
@@ -75,15 +86,18 @@ class Machines:
             self._conflicts.setdefault(row.machine, {})[conflict] = row.since
         self._changed.clear()
 
-    def match(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
+    def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int) -> MachineMatch:
         """Return the machine that the evidence belongs to; see `ports.Registry.match`."""
         words = (cluster, sender, machine)
         known_id = self._by_words.get(words)
         if known_id is not None and self._rows[known_id].said == machine and not self._rows[known_id].known.named_only:
             row = self._rows[known_id]  # the same words as last time, nothing else said under this id since
+            self._set_back(row, now)
             row.known = msgspec.structs.replace(row.known, last_seen=max(at, row.known.last_seen))
             self._heard[known_id] = None
             return MachineMatch(known_id, self._conflict_words(known_id))
+        for one in self._candidates(cluster, machine):
+            self._set_back(self._rows[one.id], now)
         decision = decide(self._candidates(cluster, machine), machine, at)
         row = self._settle(decision, cluster, sender, machine, at)
         row.known = msgspec.structs.replace(row.known, named_only=False)
@@ -106,6 +120,14 @@ class Machines:
             row.known, row.sender = msgspec.structs.replace(row.known, last_seen=at), sender
             self._changed[row.known.id] = None
         return MachineMatch(row.known.id, self._conflict_words(row.known.id))
+
+    def _set_back(self, row: _Row, now: int) -> None:
+        """Make what is of a time to come older than what is heard now."""
+        if row.known.last_seen > now + BACK_NS:
+            row.known = msgspec.structs.replace(row.known, last_seen=now - 1)
+            self._changed[row.known.id] = None
+        if row.retired_at is not None and row.retired_at > now + BACK_NS:
+            row.retired_at = self._retired_before[row.known.id] = now - 1
 
     def records(
         self,
@@ -143,6 +165,11 @@ class Machines:
         if row is None:
             raise NotFoundError(f"there is no machine {id!r}")
         return self._record(row)
+
+    def last_seen(self, id: str) -> int:  # noqa: A002
+        """Return when one was heard of last. Raises NotFoundError."""
+        self.record(id)
+        return self._rows[id].known.last_seen
 
     def marks(self, cluster: str | None) -> tuple[MachineMark, ...]:
         """Return how recently each machine was heard of; see `ports.Registry.machine_marks`."""
@@ -193,6 +220,8 @@ class Machines:
             _save_evidence(connection, rows)
         heard = [(self._rows[id].known.last_seen, id) for id in self._heard if id not in self._changed]  # noqa: A001
         run(connection, _HEARD, ("last_seen", "which"), heard)
+        retired = [(at, id) for id, at in self._retired_before.items()]  # noqa: A001
+        run(connection, _RETIRED, ("retired_at", "which"), retired)
         for conflict in self._new_conflicts:
             since = self._conflicts[conflict.machine][conflict]
             connection.execute(tables.CONFLICTS.insert().values(**msgspec.structs.asdict(conflict), since=since))
@@ -201,6 +230,7 @@ class Machines:
         """Forget what was to be written."""
         self._changed.clear()
         self._heard.clear()
+        self._retired_before.clear()
         self._new_conflicts.clear()
 
     def _candidates(self, cluster: str, machine: Machine) -> list[Known]:

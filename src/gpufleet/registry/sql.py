@@ -65,10 +65,10 @@ class SqlRegistry:
         with self._lock, self._database.writing() as connection:
             return clusters.close(connection, id, at)
 
-    def match(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
+    def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
         """Return the machine that the evidence belongs to."""
         with self._lock:
-            return self._machines.match(cluster, sender, machine, at)
+            return self._machines.match(cluster, sender, machine, at, at if now is None else now)
 
     def name(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
         """Return the machine that somebody else names."""
@@ -110,6 +110,7 @@ class SqlRegistry:
     def retire_machine(self, id: str, at: int) -> MachineRecord:  # noqa: A002
         """Keep that a machine is gone. Raises NotFoundError."""
         with self._lock:
+            at = max(at, self._machines.last_seen(id))
             with self._database.writing() as connection:
                 self._machines.retire(connection, id, at)
             self._machines.retired(id, at)

@@ -139,7 +139,6 @@ async def running_hub(
     host, port = parse_listen(config.listen)
     async with contextlib.AsyncExitStack() as stack:
         writing = stack.enter_context(named_threads(1, "hub-writer"))
-        listening = Listening(clock)
         decoding = stack.enter_context(named_threads(1, "hub-decoder"))
         importing = stack.enter_context(named_threads(1, "hub-importer"))
         pulling = stack.enter_context(named_threads(1, "hub-puller"))
@@ -147,6 +146,7 @@ async def running_hub(
         asking = stack.enter_context(named_threads(1, "hub-sql"))
         loop = asyncio.get_running_loop()
         parts = await loop.run_in_executor(writing, _open, config, store, clock, stack)
+        listening = Listening(clock, parts.past)
         flusher = Flusher(
             wal=parts.wal,
             writer=parts.writer,
@@ -160,7 +160,7 @@ async def running_hub(
         clusters = Clusters(config.clusters, registry=parts.registry, threads=reading, clock=clock)
         pressure = Pressure(config.ingest.max_pending_bytes)
         conflicts = Conflicts()
-        senders = Senders(listening, parts.senders, parts.past)
+        senders = Senders(listening, parts.senders)
         ingest = Ingest(
             wal=parts.wal,
             ledger=parts.ledger,
@@ -258,7 +258,7 @@ async def running_hub(
             endpoints: dict[str, Endpoint] = {BATCHES: endpoint, **of_others}
             app = HubApp(door=door, endpoints=endpoints, api=api, recorder=recorder)
             async with (
-                watching(listening, parts.mark, clock, parts.counters.defect("watch"), parts.past),
+                watching(listening, parts.mark, parts.counters.defect("watch")),
                 forwarding(parts.forwarder, parts.counters),
                 polling(
                     config,

@@ -117,7 +117,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
         task = asyncio.create_task(forwarder.run(), name="forwarder")
         try:
             async with (
-                watching(listening, None, clock, counters.defect("watch")),
+                watching(listening, None, counters.defect("watch")),
                 serve(
                     app,
                     host,

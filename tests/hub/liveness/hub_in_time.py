@@ -15,7 +15,6 @@ from gpufleet.hub.ingest import EpochConflictError, Ingest
 from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.mark import Mark
-from gpufleet.hub.liveness.past import Past
 from gpufleet.hub.liveness.senders import Senders
 from gpufleet.hub.overview import Overview
 from gpufleet.hub.paging import Asked
@@ -48,6 +47,7 @@ class Node:
         self.off = 0.0  # seconds its clock is ahead
         self.oldest_unsent: float | None = None
         self.answered_at: int | None = None  # of a target that is asked
+        self.tells = True  # anything beside its heartbeat
         self.machine = Machine(name=name, machine_id=f"{name:x<32}"[:32], boot_id=f"boot-{name}")
 
     def now(self, clock: FakeClock) -> int:
@@ -77,7 +77,7 @@ class Node:
                 seq=seq,
                 sent_at=at,
                 heartbeat=beat,
-                reports=(MachineReport(machine=self.machine, samples=samples),),
+                reports=(MachineReport(machine=self.machine, samples=samples),) if self.tells else (),
             )
         )
 
@@ -101,10 +101,8 @@ class HubInTime:
         self.ledger, self.conflicts = Ledger(self.registry.sequences()), Conflicts()
         states: dict[tuple[str, str], SenderState] = {(one.cluster, one.sender): one for one in self.registry.senders()}
         replay(self.wal, self.ledger, states)
-        self.listening = Listening(self.clock)
-        past = self.mark.load() or Past()
-        self.senders = Senders(self.listening, states.values(), past)
-        self.past, self._before = past.begun(self.clock.now_ns()), past.seconds
+        self.listening = Listening(self.clock, self.mark.load())
+        self.senders = Senders(self.listening, states.values())
         self._look()
         clusters = Clusters(self.configured, registry=self.registry, threads=self.threads, clock=self.clock)
         self.ingest = Ingest(
@@ -147,8 +145,7 @@ class HubInTime:
 
     def _look(self) -> None:
         """Look at the clocks, as `watch` does."""
-        self.past = self.past.looked(self.clock.now_ns(), self._before + self.listening.seconds)
-        self.mark.save(self.past)
+        self.mark.save(self.listening.past)
 
     def _lag(self) -> float:
         oldest = self.wal.oldest_received_at

@@ -238,3 +238,87 @@ async def test_a_clock_that_is_off_by_years_costs_nobody_an_answer(hub: HubInTim
     assert (await hub.overview.fleet()).words.startswith("2 of ") or off < 0
     hub.is_down_for(60)
     assert (await fresh(hub)).senders == {State.LIVE: 2}
+
+
+@pytest.mark.parametrize("by", [-3600.0, -DAY, -YEAR])
+async def test_gpus_that_fell_silent_before_the_hubs_clock_was_set_back_do_not_report(
+    hub: HubInTime, by: float
+) -> None:
+    speaks, silent = Node("node-0"), Node("node-1")
+    await hub.lets_pass(2 * INTERVAL, [speaks, silent])
+    hub.clock.step(by)
+    await hub.lets_pass(400, [speaks])
+    found = await fresh(hub)
+    assert found.machines == found.senders == {State.LIVE: 1, State.STALE: 1}
+    assert await coverage(hub) == "2 of 4 expected by nvml"
+
+
+@pytest.mark.parametrize("by", [-DAY, DAY])
+async def test_a_machine_that_is_retired_after_the_hubs_clock_was_set_is_retired(hub: HubInTime, by: float) -> None:
+    stays, goes = Node("node-0"), Node("node-1")
+    await hub.lets_pass(2 * INTERVAL, [stays, goes])
+    hub.clock.step(by)
+    await hub.lets_pass(2 * INTERVAL, [stays])
+    (mark,) = [one for one in hub.registry.machine_marks() if one.sender == "node-1"]
+    hub.registry.retire_machine(mark.id, hub.clock.now_ns())
+    assert (await fresh(hub)).machines == {State.LIVE: 1, State.RETIRED: 1}
+    assert await coverage(hub) == "2 of 2 expected by nvml"
+    hub.is_down_for(10)
+    assert (await fresh(hub)).machines == {State.LIVE: 1, State.RETIRED: 1}
+    await hub.lets_pass(INTERVAL, [stays, goes])  # it comes back
+    found = await fresh(hub)
+    assert found.machines == found.senders == {State.LIVE: 2}
+    assert await coverage(hub) == "4 of 4 expected by nvml"
+
+
+async def test_a_machine_retired_while_the_hubs_clock_was_ahead_comes_back_when_it_is_heard_of(hub: HubInTime) -> None:
+    stays, goes = Node("node-0"), Node("node-1")
+    hub.clock.step(DAY)
+    await hub.lets_pass(2 * INTERVAL, [stays, goes])
+    (mark,) = [one for one in hub.registry.machine_marks() if one.sender == "node-1"]
+    hub.registry.retire_machine(mark.id, hub.clock.now_ns())
+    hub.clock.step(-DAY)
+    await hub.lets_pass(2 * INTERVAL, [stays])
+    assert (await fresh(hub)).machines == {State.LIVE: 1, State.RETIRED: 1}
+    await hub.lets_pass(INTERVAL, [stays, goes])
+    assert (await fresh(hub)).machines == {State.LIVE: 2}
+
+
+async def test_a_guest_that_is_told_of_no_more_after_the_hubs_clock_was_set_back_falls_silent(hub: HubInTime) -> None:
+    node, twin = Node("node-0"), Node("node-0")
+    twin.machine = Node("guest").machine  # the same agent speaks of it
+    twin.epoch = node.epoch
+
+    async def both(seconds: float, *, guest: bool) -> None:
+        for _ in range(int(seconds // INTERVAL)):
+            await hub.lets_pass(INTERVAL, [node])
+            if guest:
+                twin.seq = node.seq
+                await hub.take(twin.body(hub.clock))
+                node.seq = twin.seq
+
+    await both(120, guest=True)
+    hub.clock.step(-DAY)
+    await both(60, guest=True)
+    assert (await fresh(hub)).machines == {State.LIVE: 2}
+    await both(400, guest=False)
+    assert (await fresh(hub)).machines == {State.LIVE: 1, State.STALE: 1}
+
+
+@pytest.mark.parametrize("by", [0.0, DAY, -DAY])
+async def test_a_machine_of_which_nothing_came_yet_after_an_outage_is_not_lost_for_it(
+    hub: HubInTime, by: float
+) -> None:
+    node = Node("node-0")
+    await hub.lets_pass(2 * INTERVAL, [node])
+    hub.clock.step(by)
+    hub.is_down_for(3600)
+    node.tells = False  # its heartbeat comes before its next look at the machine
+    await hub.take(node.body(hub.clock))
+    assert (await fresh(hub)).machines == {State.LIVE: 1}
+    (judged,) = [hub.overview.instant().machine(one) for one in hub.registry.machine_marks()]
+    assert judged.silent_seconds is not None
+    assert judged.silent_seconds < 5
+    await hub.lets_pass(400, [node])  # a heart that beats, and nothing else
+    assert (await fresh(hub)).machines == {State.STALE: 1}
+    assert (await fresh(hub)).senders == {State.LIVE: 1}

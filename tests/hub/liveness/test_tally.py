@@ -112,8 +112,8 @@ def fleet_of(spoke: list[Spoke]) -> tuple[Instant, list[MachineMark]]:
         for number, one in enumerate(spoke)
         if not one.since_start
     ]
-    listening = Listening(clock)
-    senders = Senders(listening, before, Past.until(start))
+    listening = Listening(clock, Past.until(start))
+    senders = Senders(listening, before)
     words = sorted((one.ago, number) for number, one in enumerate(spoke) if one.since_start)
     left = max((ago for ago, _ in words), default=10)
     while True:

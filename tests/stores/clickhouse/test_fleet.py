@@ -27,6 +27,7 @@ from tests.fakes.clock import FakeClock
 from tests.support.accepted import accept
 
 T0 = 1_700_000_000_000_000_000
+LATER = T0 + 10**9
 VIEWS = (
     None,
     View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:1b:00.0", index=0),
@@ -130,9 +131,10 @@ def test_readers_of_many_are_those_of_each(store: ClickHouseStore, cluster: str)
 def test_gpus_that_report_are_those_that_told_a_number_lately(store: ClickHouseStore, cluster: str) -> None:
     told = [gpu("1", 100.0), gpu("2", 0.0), gpu("3", Absent(Reason.TIMEOUT))]
     store.write([accept(cluster, "a", told, received_at=T0), accept(cluster, "b", told, received_at=T0 - 9)], cluster)
-    assert store.reporting_gpus(T0)[cluster] == 2
-    assert store.reporting_gpus(T0 - 9)[cluster] == 4
-    assert cluster not in store.reporting_gpus(T0 + 1)
+    assert store.reporting_gpus(T0, LATER)[cluster] == 2
+    assert store.reporting_gpus(T0 - 9, LATER)[cluster] == 4
+    assert cluster not in store.reporting_gpus(T0 + 1, LATER)
+    assert store.reporting_gpus(T0 - 9, T0 - 1)[cluster] == 2
 
 
 def test_gpus_known_by_their_place_are_not_counted_beside_those_with_a_name(
@@ -144,9 +146,9 @@ def test_gpus_known_by_their_place_are_not_counted_beside_those_with_a_name(
         ("alone", listed, 3),
         ("named-silent", [*listed, gpu("1", Absent(Reason.NO_LIBRARY))], 3),
     ):
-        before = store.reporting_gpus(T0).get(cluster, 0)
+        before = store.reporting_gpus(T0, LATER).get(cluster, 0)
         store.write([accept(cluster, machine, samples, received_at=T0)], f"{cluster}-{machine}")
-        assert store.reporting_gpus(T0)[cluster] - before == count, machine
+        assert store.reporting_gpus(T0, LATER)[cluster] - before == count, machine
 
 
 def gpu(uuid: str | None, value: float | Absent, place: int = 0) -> Sample:

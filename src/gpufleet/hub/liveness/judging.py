@@ -14,6 +14,9 @@ FLUSH_SLACK_SECONDS = 5.0
 SKEW_SUSPECT_SECONDS = 60.0
 """A clock that is further off makes the times of all that its sender measured doubtful."""
 
+BACK_NS = 60 * NANOS
+"""Words that are of so much later a time than newer ones show that the hub's clock was set back."""
+
 BACKLOG_SECONDS = 300.0
 """What waits at a sender for longer is missing here."""
 
@@ -33,6 +36,7 @@ class Instant:
         self.now = now
         self.senders = senders
         self.second = senders.now
+        self._past = senders.past
         self.not_flushed = flush_lag_seconds + FLUSH_SLACK_SECONDS
 
     def lives(self, cluster: str | None = None) -> list[SenderLife]:
@@ -59,12 +63,22 @@ class Instant:
             suspect=tuple(suspect),
         )
 
+    def behind(self, word: int, newest: int) -> float:
+        """Return the seconds in which the hub could hear from one word to a newer one; 0 if it is not newer.
+
+        Both by the hub's clock, nanoseconds since 1970: a word that is of a later time than a newer one was received
+        before that clock was set back.
+        """
+        if 0 <= word - newest <= BACK_NS:
+            return 0.0
+        return max(0.0, self._past.silence_since(word) - self._past.silence_since(newest))
+
     def machine(self, mark: MachineMark) -> Liveness:
         """Judge a machine: as its sender, and by how far what was said of it last is behind its sender's newest word.
 
-        Both of those are of the same clock, so neither a step of it nor a store that does not take anything makes a
-        machine look silent. One that only Kubernetes names was never seen; once who named it no longer does, nobody
-        expects it.
+        How far that is counts the time in which the hub could hear, so neither an outage nor a step of its clock, nor
+        a store that does not take anything, makes a machine look silent. One that only Kubernetes names was never seen;
+        once who named it no longer does, nobody expects it.
         """
         life = self.senders.life(self.second, mark.cluster, mark.sender)
         if mark.named_only:
@@ -75,7 +89,7 @@ class Instant:
             return Liveness(state=State.RETIRED if mark.is_retired else State.LOST, silent_seconds=None)
         if life.never:
             return Liveness(state=State.RETIRED if mark.is_retired else State.NEVER_SEEN, silent_seconds=None)
-        behind = (answered_at(life.heard) - mark.last_seen) / NANOS - self.not_flushed
+        behind = self.behind(mark.last_seen, answered_at(life.heard)) - self.not_flushed
         silent = life.silent_seconds + max(0.0, behind)
         return Liveness(
             state=State.RETIRED if mark.is_retired else judge(silent, _limits(life)),

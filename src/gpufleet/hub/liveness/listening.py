@@ -1,5 +1,6 @@
 """The time in which a hub could hear: silence at any other time is the hub's own fault."""
 
+from gpufleet.hub.liveness.past import Past
 from gpufleet.ports import Clock
 
 STANDSTILL_SECONDS = 5.0
@@ -11,14 +12,23 @@ DEAF_SECONDS = 60.0
 Whoever was turned away tries again within 15 s (`sending/backoff.py`)."""
 
 
+LOOK_SECONDS = 1.0
+"""What is known of the past is as old as this, at most, where the clock is looked at all the time."""
+
+
 class Listening:
     """Counts seconds on the monotonic clock, but those in which the hub stood still or turned batches away.
 
     Lives on one thread, and must be looked at more often than `STANDSTILL_SECONDS`: `watch` does that.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, past: Past | None = None) -> None:
+        """Take the clock, and when earlier processes could hear."""
+        past = past or Past()
         self._clock = clock
+        self._before = past.seconds
+        self._past = past.begun(clock.now_ns())
+        self._kept = clock.monotonic()
         self._looked = clock.monotonic()
         self._deaf_until = self._looked
         self._heard = 0.0
@@ -33,7 +43,20 @@ class Listening:
         self._heard += could
         self._deaf += passed - could
         self._looked = now
+        if now - self._kept >= LOOK_SECONDS:
+            self._keep(now)
         return self._heard
+
+    @property
+    def past(self) -> Past:
+        """When this process and those before it could hear, until now."""
+        _ = self.seconds
+        self._keep(self._looked)
+        return self._past
+
+    def _keep(self, now: float) -> None:
+        self._past = self._past.looked(self._clock.now_ns(), self._before + self._heard)
+        self._kept = now
 
     @property
     def deaf_seconds(self) -> float:

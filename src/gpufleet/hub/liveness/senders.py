@@ -92,11 +92,10 @@ class Known(msgspec.Struct, frozen=True):
 class Senders:
     """Every sender. Written on the event loop, read from any thread."""
 
-    def __init__(self, listening: Listening, states: Iterable[SenderState] = (), past: Past | None = None) -> None:
-        """Take what is remembered of earlier processes, and when those could hear."""
+    def __init__(self, listening: Listening, states: Iterable[SenderState] = ()) -> None:
+        """Take what is remembered of earlier processes."""
         self._listening = listening
-        past = past or Past()
-        now = listening.seconds
+        now, past = listening.seconds, listening.past
         self._known: dict[str, dict[str, Known]] = {}
         for one in states:
             spoke_at = now - past.silence_since(answered_at(one.heard) or one.heard.received_at)
@@ -136,6 +135,11 @@ class Senders:
             differences,
             burst_at,
         )
+
+    @property
+    def past(self) -> Past:
+        """When the hub could hear; to be asked on the event loop."""
+        return self._listening.past
 
     @property
     def clusters(self) -> list[str]:

@@ -7,7 +7,7 @@ the others are judged one by one, as they are where they are shown.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from gpufleet.hub.liveness.judging import SKEW_SUSPECT_SECONDS, Instant, complete_up_to
+from gpufleet.hub.liveness.judging import BACK_NS, SKEW_SUSPECT_SECONDS, Instant, complete_up_to
 from gpufleet.hub.liveness.limits import Limits, judge, limits_of
 from gpufleet.hub.liveness.senders import Known, SenderLife, life_of
 from gpufleet.model.answer import EpochConflict
@@ -93,13 +93,17 @@ def tally(
     """
     total = Tally()
     plain = _count_senders(total, instant, cluster, retired, conflicts)
+    not_flushed = instant.not_flushed * NANOS
     for mark in marks:
         sender = plain.get(mark.sender)
         if sender is None or mark.conflict or mark.retired_at is not None or mark.named_only:
             total.add_machine(instant.machine(mark))
             continue
         heard_at, silent, limits, state = sender
-        behind = (heard_at - mark.last_seen) / NANOS - instant.not_flushed
+        if -BACK_NS <= heard_at - mark.last_seen <= not_flushed:
+            total.machines[state] += 1
+            continue
+        behind = instant.behind(mark.last_seen, heard_at) - instant.not_flushed
         total.machines[judge(silent + behind, limits) if behind > 0 else state] += 1
     total.backlog.sort()
     total.suspect.sort(key=lambda one: one[0])

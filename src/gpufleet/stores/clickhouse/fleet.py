@@ -33,7 +33,7 @@ SELECT cluster, sum(if(named > 0, named, unnamed)) FROM (
         uniqExactIf({_VIEW}, startsWith(view, '{UNNAMED}')) AS unnamed
     FROM latest
     WHERE startsWith(view, '{ViewKind.GPU}/') AND received_at >= fromUnixTimestamp64Nano({{since:Int64}}, 'UTC')
-        AND tells
+        AND received_at <= fromUnixTimestamp64Nano({{until:Int64}}, 'UTC') AND tells
     GROUP BY cluster, machine)
 GROUP BY cluster
 """  # noqa: S608 - the names are ours; what is asked for is bound
@@ -85,12 +85,12 @@ def fetch_known_gpus(handle: Handle, without: Sequence[str]) -> dict[str, KnownG
     return {cluster: KnownGpus(pci=pci.get(cluster), nvml=nvml.get(cluster, 0)) for cluster in sorted({*nvml, *pci})}
 
 
-def fetch_reporting_gpus(handle: Handle, since: int) -> dict[str, int]:
-    """Ask how many GPUs of each cluster told a number since then; a row that a newer one replaces has told it too.
+def fetch_reporting_gpus(handle: Handle, since: int, until: int) -> dict[str, int]:
+    """Ask how many GPUs of each cluster told a number between the two; a row that a newer one replaces has told it too.
 
     GPUs known by their place in a list only count where no GPU with a name told a number: they may be the same.
     """
-    return dict(handle.query(_REPORTING, parameters={"since": since}).result_rows)
+    return dict(handle.query(_REPORTING, parameters={"since": since, "until": until}).result_rows)
 
 
 def fetch_standings(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Standing, ...]]:

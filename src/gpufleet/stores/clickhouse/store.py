@@ -177,10 +177,10 @@ class ClickHouseStore:
         with translated(f"{self._dsn.shown}: standings"):
             return fetch_standings(self._handles.reader, cluster, machines)
 
-    def reporting_gpus(self, since: int) -> dict[str, int]:
+    def reporting_gpus(self, since: int, until: int) -> dict[str, int]:
         """Return cluster to GPUs that report; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: GPUs that report"):
-            return fetch_reporting_gpus(self._handles.reader, since)
+            return fetch_reporting_gpus(self._handles.reader, since, until)
 
     def known_gpus(self, without: Sequence[str] = ()) -> dict[str, KnownGpus]:
         """Return cluster to how many GPUs its machines have; see `ports.Store`."""
