@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.conftest import Way
 from tests.support.l40s import PAGE, expected
-from tests.support.processes import Gpufleet, free_port
+from tests.support.processes import Gpufleet, free_port, get_text
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
@@ -50,8 +50,8 @@ def exporter() -> Iterator[Exporter]:
     exporter.server.server_close()
 
 
-def prometheus(program: Path, folder: Path, target: str, url: str) -> list[str]:
-    config = folder / "prometheus.yml"
+def prometheus(program: Path, folder: Path, target: str, url: str, rows: int = 7) -> list[str]:
+    config, shards = folder / "prometheus.yml", 3 if rows < 1000 else 1
     config.write_text(
         f"""
 global: {{scrape_interval: 1s, scrape_timeout: 1s}}
@@ -60,7 +60,8 @@ scrape_configs:
     static_configs: [{{targets: ["{target}"]}}]
 remote_write:
   - url: "{url}"
-    queue_config: {{max_samples_per_send: 7, min_shards: 3, max_shards: 3, batch_send_deadline: 200ms}}
+    queue_config: {{max_samples_per_send: {rows}, capacity: {4 * rows}, min_shards: {shards}, max_shards: {shards},
+                   batch_send_deadline: 200ms}}
 """
     )  # a scrape comes in many requests, of three queues at once
     return [
@@ -71,7 +72,7 @@ remote_write:
     ]
 
 
-def vmagent(program: Path, folder: Path, target: str, url: str) -> list[str]:
+def vmagent(program: Path, folder: Path, target: str, url: str, rows: int = 7) -> list[str]:
     config = folder / "vmagent.yml"
     config.write_text(
         f"""
@@ -86,7 +87,9 @@ scrape_configs:
         f"-promscrape.config={config}",
         f"-remoteWrite.tmpDataPath={folder / 'queue'}",
         f"-remoteWrite.url={url}",
-        "-remoteWrite.maxRowsPerBlock=7",
+        f"-remoteWrite.maxRowsPerBlock={rows}",
+        "-remoteWrite.maxBlockSize=64MB",
+        "-promscrape.maxScrapeSize=64MB",
         "-remoteWrite.flushInterval=200ms",
         f"-httpListenAddr=127.0.0.1:{free_port()}",
     ]
@@ -98,7 +101,7 @@ def test_it_joins_and_its_end_is_seen(
     peer: Callable[[str], Path],
     tmp_path: Path,
     exporter: Exporter,
-    writer: Callable[[Path, Path, str, str], list[str]],
+    writer: Callable[..., list[str]],
 ) -> None:
     arguments = ["hub", "--listen", f"127.0.0.1:{way.hub_port}", "--state", str(way.state)]
     hub = Gpufleet(arguments, tmp_path / "hub.log")
@@ -138,3 +141,32 @@ def test_it_joins_and_its_end_is_seen(
         hub.stop()
     words = log.read_text()
     assert "non-recoverable" not in words, words[-3000:]
+
+
+MANY = b"".join(b'm{i="%d"} 1\n' % number for number in range(110_000))
+"""More series than a request may have, where its writer puts them into one."""
+
+
+@pytest.mark.parametrize("writer", [prometheus, vmagent])
+def test_what_is_never_taken_is_not_sent_for_ever(
+    way: Way, peer: Callable[[str], Path], tmp_path: Path, exporter: Exporter, writer: Callable[..., list[str]]
+) -> None:
+    exporter.page = MANY
+    arguments = ["hub", "--listen", f"127.0.0.1:{way.hub_port}", "--state", str(way.state)]
+    hub = Gpufleet(arguments, tmp_path / "hub.log")
+    refused = 'gpufleet_hub_rejected_batches_total{reason="too_large"}'
+    try:
+        hub.wait_for(f"{way.hub_url}/readyz")
+        command = writer(peer(writer.__name__), tmp_path, exporter.target, f"{way.hub_url}/api/v1/write", rows=120_000)
+        with (tmp_path / "writer.log").open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            wait_until(lambda: refused in get_text(f"{way.hub_url}/metrics"), seconds=90, what="a refusal")
+            exporter.page = PAGE
+            # What came after it is taken: nothing stands in the writer's queue before it.
+            wait_until(lambda: bool(way.hub("/v1/gpus")["items"]), seconds=90, what="the next scrapes")
+        finally:
+            process.terminate()
+            process.wait(20)
+    finally:
+        hub.stop()

@@ -167,7 +167,7 @@ async def test_a_series_that_ended_is_absent(site: Site) -> None:
         (encode_1([]), V1, "?sender=" + "x" * 200, {}, 400, "bad_request"),
         (encode_1([]), V1, "?pod_labels=theirs", {}, 400, "bad_request"),
         (encode_1([]), V1, "?" + "&".join(f"a{n}=1" for n in range(20)), {}, 400, "bad_request"),
-        (b"\xff\xff\xff\xff\x0f" + b"x" * 100, V1, "", {}, 413, "too_large"),
+        (b"\xff\xff\xff\xff\x0f" + b"x" * 100, V1, "", {}, 400, "too_large"),
     ],
 )
 async def test_what_cannot_be_meant_is_refused_by_name(

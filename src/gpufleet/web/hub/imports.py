@@ -107,7 +107,7 @@ class ImportEndpoint:
             if refused.status == 503:
                 self._listening.turned_away()
             status, headers, words = form.refusal(scope, refused)
-            await _send(send, (status, headers + _manners(status), words))
+            await _send(send, (status, headers + _manners(refused.status), words))
             return
         finally:
             body.close()

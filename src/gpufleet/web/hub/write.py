@@ -1,9 +1,9 @@
 """`POST /api/v1/write`: Prometheus remote write 1.0 and 2.0.
 
     204   durable. 2.0: how many samples were written stands in X-Prometheus-Remote-Write-Samples-Written; 0 if refused
-    400 bad_request                   never sent again
+    400 bad_request, too_large        never sent again
     403 foreign_cluster, other_cluster, too_many_senders
-    408 slow_body, 413 too_large, 415 bad_content_type
+    408 slow_body, 415 bad_content_type
     503 overloaded, log_full, not_yet, degraded   with Retry-After: sent again
 
 Whose it is: `web/hub/imports.py`. `?pod_labels=workload` says that labels `pod` and `namespace` are those of the pods
@@ -52,7 +52,8 @@ class RemoteWrite:
         headers: Headers = [(b"content-type", b"application/json")]
         with contextlib.suppress(RefusedError):  # what came in no version that is known
             headers += _counts(0) if _version(scope) == 2 else []
-        return refused.status, headers, msgspec.json.encode(refused.answer)
+        status = 400 if refused.status == 413 else refused.status  # vmagent lets go of a request at 400 and 409 alone
+        return status, headers, msgspec.json.encode(refused.answer)
 
 
 def _counts(samples: int) -> Headers:
