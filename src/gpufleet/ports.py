@@ -233,10 +233,14 @@ class Store(Protocol):
     Every method raises StoreError when the store refuses or cannot be reached.
     """
 
-    def migrate(self, retention: Retention | None = None) -> None:
+    def migrate(self, retention: Retention | None = None, hub: str = "") -> None:
         """Bring the schema to this build's version, forward only; called once before anything else.
 
-        Rows go by `retention`; None leaves that as it is.
+        Rows go by `retention`; None leaves that as it is. `hub` names who is going to write, the same after a restart;
+        an empty text will not.
+
+        Raises:
+            StoreError: if a newer build has been here, or another hub writes to it.
         """
         ...
 

@@ -53,7 +53,7 @@ class MemoryStore:
         self.closed = False
         self._lock = threading.Lock()
 
-    def migrate(self, retention: Retention | None = None) -> None: ...
+    def migrate(self, retention: Retention | None = None, hub: str = "") -> None: ...
 
     def worked(self, stretches: Sequence[Stretch]) -> list[Worked]:
         return [Worked() for _ in stretches]

@@ -158,8 +158,8 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         insecure_listen: listen beyond loopback though TLS or tokens are not set.
         auth: `tokens` asks for one with every request; `none` lets everybody who can connect do everything.
         state: folder of the log, the registry and the embedded store; `hub/` is made in it.
-        store: `chdb:///folder`, or a server such as `clickhouse://user:password@host:9000/gpufleet`; None means
-            embedded, in `state`.
+        store: `chdb:///folder`, or a server such as `clickhouse://user:password@host:8123/gpufleet` (its HTTP
+            port); None means embedded, in `state`.
         registry: SQLAlchemy DSN such as `postgresql+psycopg://user:password@host/gpufleet`; None means SQLite, in
             `state`.
         clusters: ids of clusters that this hub takes batches of, beside those that are registered with it.

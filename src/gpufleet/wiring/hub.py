@@ -330,7 +330,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
     registry.register_clusters(config.clusters, clock.now_ns())
     store = open_at(config.store_dsn)
     stack.callback(store.close)
-    store.migrate(config.retention.kept)
+    store.migrate(config.retention.kept, hub=wal.epoch)
     counters = Counters()
     ledger = Ledger(registry.sequences(), max_senders=config.ingest.max_senders)
     senders = {(one.cluster, one.sender): one for one in registry.senders()}

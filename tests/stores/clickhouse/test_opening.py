@@ -28,6 +28,21 @@ def test_a_server_is_shown_without_its_password(suffix: str, engine: Engine) -> 
 
 
 @pytest.mark.parametrize(
+    ("suffix", "secure", "ca"),
+    [
+        ("/db", False, None),
+        (":8123/db", False, None),
+        (":8443/db", True, None),
+        (":8123/db?secure=1", True, None),
+        ("/db?secure=1&ca=/etc/a%20b.pem&replicated=1", True, Path("/etc/a b.pem")),
+    ],
+)
+def test_tls_is_asked_for_by_an_option_or_the_port(suffix: str, secure: bool, ca: Path | None) -> None:
+    dsn = parse_dsn(f"clickhouse://user:secret@db.example{suffix}")
+    assert (dsn.secure, dsn.ca) == (secure, ca)
+
+
+@pytest.mark.parametrize(
     "dsn",
     [
         "",
@@ -41,6 +56,15 @@ def test_a_server_is_shown_without_its_password(suffix: str, engine: Engine) -> 
         "clickhouse://u:secret@host:many/db",
         "clickhouse://u:secret@host/db?replicated=maybe",
         "clickhouse://u:secret@host/db?other=1",
+        "clickhouse://u:secret@host/db?secure=yes",
+        "clickhouse://u:secret@host:8123/db?ca=/x.pem",
+        "clickhouse://u:secret@host:8443/db?ca=/there/is/no/such.pem",
+        "clickhouse://u:secret@[::1/db",
+        "clickhouse://u:secret@host\u2100/db",
+        "clickhouse://u:secret/more@host:8123/db",
+        "clickhouse://u:12/secret@host:8123/db",
+        "clickhouse://u:12?secret@host:8123/db",
+        "clickhouse://u:12#secret@host:8123/db",
     ],
 )
 def test_a_wrong_dsn_is_refused_without_showing_a_password(dsn: str) -> None:

@@ -12,6 +12,7 @@ import threading
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 from tests.support.clickhouse.engine import Engine, EngineError
 from tests.support.clickhouse.request import PACKED, Request, read_request
@@ -43,6 +44,7 @@ class Server(ThreadingHTTPServer):
         self.engine = engine
         self.password = password
         self.sessions: set[str] = set()
+        self.faults: list[tuple[str, str]] = []
         self.lock = threading.Lock()
 
     def answer(self, request: Request) -> tuple[str | None, bytes, int]:
@@ -73,6 +75,15 @@ class Server(ThreadingHTTPServer):
             with self.lock:
                 self.sessions.discard(request.session)
 
+    def fault(self, request: Request, when: str) -> bool:
+        """Whether the connection of an insert is to break now; each time that was asked for, once."""
+        with self.lock:
+            for table, at in self.faults:
+                if at == when and request.rows is not None and f"INTO `{table}` " in request.statement:
+                    self.faults.remove((table, at))
+                    return True
+        return False
+
 
 class Handler(BaseHTTPRequestHandler):
     """One connection."""
@@ -93,6 +104,12 @@ class Handler(BaseHTTPRequestHandler):
         """Answer a question, or take rows."""
         self._answer()
 
+    def do_PUT(self) -> None:
+        """Have connections of inserts break: `/faults?table=samples&when=after&times=2`. No part of the protocol."""
+        told = dict(parse_qsl(urlsplit(self.path).query))
+        self.server.faults += [(told["table"], told["when"])] * int(told["times"])
+        self._send(200, {}, b"")
+
     def _answer(self) -> None:
         body = self._body()
         if body is None:
@@ -100,7 +117,13 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             request = read_request(self.command, self.path, dict(self.headers), body)
+            if self.server.fault(request, "before"):
+                self.close_connection = True
+                return
             format_, answer, written = self.server.answer(request)
+            if self.server.fault(request, "after"):
+                self.close_connection = True
+                return
         except (EngineError, ValueError, KeyError) as error:
             code = error.code if isinstance(error, EngineError) else 1000
             words = f"{error} (version 26.9 (official build))\n".encode()

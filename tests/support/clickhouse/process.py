@@ -1,9 +1,12 @@
 """The stand-in for a server, as tests have it: started, killed, frozen, and restarted with other rights."""
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +30,13 @@ _USERS = """<clickhouse>
 {rights}</default></users>
 </clickhouse>
 """
+
+
+def listens(port: int) -> bool:
+    """Whether a connection to a port of 127.0.0.1 is taken."""
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2):
+        return True
+    return False
 
 
 class ClickHouse:
@@ -79,7 +89,7 @@ class ClickHouse:
 
         def ready() -> bool:
             assert process.poll() is None, self.log.read_text()
-            return bool(self._tls) or answers(f"http://127.0.0.1:{self.port}/ping")
+            return listens(self.port) if self._tls else answers(f"http://127.0.0.1:{self.port}/ping")
 
         wait_until(ready, seconds=60, what=f"the server to answer: {self.log.read_text()}")
 
@@ -100,6 +110,12 @@ class ClickHouse:
         """Have it do nothing at all, or go on."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT if thaw else signal.SIGSTOP)
+
+    def lose(self, table: str, when: str, times: int) -> None:
+        """Have the connections of so many inserts into a table break: `before` anything is done, or `after` all is."""
+        url = f"http://127.0.0.1:{self.port}/faults?table={table}&when={when}&times={times}"
+        with urllib.request.urlopen(urllib.request.Request(url, method="PUT"), timeout=10):
+            pass
 
     def dsn(self, database: str, *, port: int | None = None, password: str = PASSWORD, options: str = "") -> str:
         """Return how a hub is told of a database."""

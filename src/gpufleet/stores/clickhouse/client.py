@@ -15,12 +15,17 @@ import msgspec
 from gpufleet.model.errors import StoreError
 from gpufleet.stores.clickhouse.embedded import EmbeddedHandle
 from gpufleet.stores.clickhouse.schema import Engine
+from gpufleet.stores.clickhouse.words import quieten, words_of
 
 Handle = Any
 """A client of clickhouse-connect, which has no types, or an `EmbeddedHandle`."""
 
 EMBEDDED = "chdb"
 SERVER = "clickhouse"
+TLS_PORTS = (443, 8443)
+
+_FORM = "clickhouse://user:password@host:port/database"
+_UNREADABLE = f"store DSN: it is {_FORM}, with %XX for what stands in user and password but letters and digits"
 
 SESSION_SETTINGS = {
     "async_insert": 0,  # an insert is on disk when it returns
@@ -35,6 +40,15 @@ ENGINE_OPTIONS = {
 }
 """Bounds of an embedded engine, bytes: a statement that would pass them fails, the process stays."""
 
+CONNECT_SECONDS = 10
+"""A server that takes no connection for so long is away."""
+
+ANSWER_SECONDS = SESSION_SETTINGS["max_execution_time"] + 30
+"""A server that is silent for so long is away: it ends every statement earlier."""
+
+PATIENT_SECONDS = 3600
+"""The same for what may take long: bringing tables forward, and making hours."""
+
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -45,24 +59,32 @@ class Dsn(msgspec.Struct, frozen=True):
         url: as the client library takes it.
         path: folder of the embedded database, or None for a server.
         engine: what stands in the engine clause.
-        shown: the DSN without its password, for messages.
+        shown: the DSN without user, password and options, for messages.
+        secure: whether it is spoken to over TLS.
+        ca: file of the certificates that a server's is proven by, or None for those of the system.
     """
 
     url: str
     path: Path | None
     engine: Engine
     shown: str
+    secure: bool = False
+    ca: Path | None = None
 
 
 def parse_dsn(dsn: str) -> Dsn:
     """Read a DSN: `chdb:///absolute/folder`, or `clickhouse://user:password@host:port/database`.
 
-    A server's may end in `?replicated=1`: tables are then made with Replicated engines.
+    A server's may end in options: with `replicated=1` tables are made with Replicated engines, with `secure=1` (and
+    always on the ports 443 and 8443) it is spoken to over TLS, and `ca=/file.pem` proves its certificate.
 
     Raises:
         StoreError: if it is neither; the message does not show a password.
     """
-    parts = urlsplit(dsn)
+    try:
+        parts = urlsplit(dsn)
+    except ValueError:  # its words may have the password in them
+        raise StoreError(_UNREADABLE) from None
     if parts.scheme == EMBEDDED:
         if parts.netloc or not parts.path.startswith("/") or parts.path == "/" or parts.query or parts.fragment:
             raise StoreError(f"{dsn}: write chdb:///absolute/path/of/a/folder")
@@ -72,15 +94,26 @@ def parse_dsn(dsn: str) -> Dsn:
     try:
         host, port = parts.hostname, parts.port
         options = parse_qs(parts.query, strict_parsing=bool(parts.query))
-    except ValueError as error:
-        raise StoreError(f"clickhouse DSN: {error}") from error
+    except ValueError:
+        raise StoreError(_UNREADABLE) from None
+    if "@" in parts.path or parts.fragment:
+        raise StoreError(_UNREADABLE)  # without showing it: a part of the password is where the path should be
     shown = f"clickhouse://{host}{f':{port}' if port else ''}{parts.path}"
-    unknown = sorted(set(options) - {"replicated"})
-    replicated = options.get("replicated", ["0"])[-1]
-    if not host or parts.path in ("", "/") or unknown or replicated not in ("0", "1"):
-        raise StoreError(f"{shown}: write clickhouse://user:password@host:port/database, with ?replicated=1 if it is")
-    engine = Engine.REPLICATED if replicated == "1" else Engine.PLAIN
-    return Dsn(url=urlunsplit(parts._replace(query="")), path=None, engine=engine, shown=shown)
+    told = {name: values[-1] for name, values in options.items()}
+    flags = [told.get(name, "0") for name in ("replicated", "secure")]
+    if not host or parts.path in ("", "/") or told.keys() - {"replicated", "secure", "ca"} or set(flags) - {"0", "1"}:
+        raise StoreError(f"{shown}: write {_FORM}, and after it what is so of ?replicated=1&secure=1&ca=/file.pem")
+    secure = flags[1] == "1" or port in TLS_PORTS
+    if "ca" in told and not secure:
+        raise StoreError(f"{shown}: ca= is for TLS, which secure=1 asks for")
+    return Dsn(
+        url=urlunsplit(parts._replace(query="")),
+        path=None,
+        engine=Engine.REPLICATED if flags[0] == "1" else Engine.PLAIN,
+        shown=shown,
+        secure=secure,
+        ca=Path(told["ca"]) if "ca" in told else None,
+    )
 
 
 class Handles:
@@ -94,6 +127,7 @@ class Handles:
         self.dsn = dsn
         self._connect = connect
         self._guarded: Handle | None = None
+        self._patient: Handle | None = None
         self._process = os.getpid()
         self._local = threading.local()
         self._all: list[Handle] = []
@@ -109,6 +143,14 @@ class Handles:
         if handle is None:
             handle = self._local.handle = self._open()
         return handle
+
+    @property
+    def patient(self) -> Handle:
+        """The one handle that waits for long; who uses it sees to it that nobody else does."""
+        self.check()
+        if self._patient is None:
+            self._patient = self._open(seconds=PATIENT_SECONDS)
+        return self._patient
 
     def guarded(self, settings: Mapping[str, Any]) -> Handle:
         """The one handle with other settings than the rest; who uses it sees to it that nobody else does."""
@@ -134,9 +176,10 @@ class Handles:
         for handle in handles:
             handle.close()
 
-    def _open(self, settings: Mapping[str, Any] = SESSION_SETTINGS) -> Handle:
-        with self._lock, translated(self.dsn.shown):
-            handle = self._connect(settings)
+    def _open(self, settings: Mapping[str, Any] = SESSION_SETTINGS, seconds: int = ANSWER_SECONDS) -> Handle:
+        with translated(self.dsn.shown):
+            handle = self._connect(settings, seconds)
+        with self._lock:
             self._all.append(handle)
         return handle
 
@@ -148,8 +191,7 @@ def translated(what: str) -> Iterator[None]:
     try:
         yield
     except (errors.Error, OSError) as error:
-        words = " ".join(str(error).split()) or type(error).__name__
-        raise StoreError(f"{what}: {words[:1000]}") from error
+        raise StoreError(f"{what}: {words_of(error)}") from error
 
 
 def connector(dsn: Dsn) -> Callable[..., Handle]:
@@ -174,9 +216,21 @@ def connector(dsn: Dsn) -> Callable[..., Handle]:
             raise StoreError(f"{dsn.shown}: {module} does not start; may /tmp be written? {words[:300]}") from error
     library = importlib.import_module("clickhouse_connect")
 
-    def connect(settings: Mapping[str, Any] = SESSION_SETTINGS) -> Handle:
+    if dsn.ca is not None and not dsn.ca.is_file():
+        raise StoreError(f"{dsn.shown}: there is no file {dsn.ca}, which ca= names")
+    if dsn.path is None:
+        quieten()
+
+    def connect(settings: Mapping[str, Any] = SESSION_SETTINGS, seconds: int = ANSWER_SECONDS) -> Handle:
         if dsn.path is None:
-            return library.get_client(dsn=dsn.url, settings=dict(settings))
+            return library.get_client(
+                dsn=dsn.url,
+                settings=dict(settings),
+                interface="https" if dsn.secure else "http",
+                ca_cert=str(dsn.ca) if dsn.ca else None,
+                connect_timeout=CONNECT_SECONDS,
+                send_receive_timeout=seconds,
+            )
         return EmbeddedHandle(
             lambda: library.get_client(dsn=dsn.url, settings=dict(settings), chdb_options=ENGINE_OPTIONS)
         )

@@ -1,5 +1,6 @@
 """The store: `ports.Store` over a ClickHouse dialect, embedded or on a server."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -41,6 +42,7 @@ from gpufleet.stores.clickhouse.fleet import (
 from gpufleet.stores.clickhouse.holdings import fetch_holdings
 from gpufleet.stores.clickhouse.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.latest import Met, fetch_latest
+from gpufleet.stores.clickhouse.lease import Lease
 from gpufleet.stores.clickhouse.lock import FolderLock
 from gpufleet.stores.clickhouse.migrate import migrate
 from gpufleet.stores.clickhouse.processes import fetch_processes
@@ -99,6 +101,7 @@ class ClickHouseStore:
         self._met = Met()
         self._marks = Marks()
         self._retention = FOR_EVER
+        self._lease: Lease | None = None
 
     @classmethod
     def open(cls, dsn: str, limits: SqlLimits = _LIMITS) -> Self:
@@ -120,13 +123,17 @@ class ClickHouseStore:
                 lock.release()
             raise
 
-    def migrate(self, retention: Retention | None = None) -> None:
+    def migrate(self, retention: Retention | None = None, hub: str = "") -> None:
         """Bring the tables to this build's, forward only; see `ports.Store`."""
         self._handles.check()
         with self._writing, translated(f"{self._dsn.shown}: migration"):
-            migrate(self._handles.writer, tuple(self._tables.values()), self._dsn.engine)
+            if hub and self._dsn.path is None:
+                lease = Lease(hub, self._dsn.shown)
+                lease.take(self._handles.writer, self._dsn.engine)
+                self._lease = lease
+            migrate(self._handles.patient, tuple(self._tables.values()), self._dsn.engine)
             if retention is not None:
-                set_retention(self._handles.writer, retention)
+                set_retention(self._handles.patient, retention)
                 self._retention = retention
 
     def write(self, accepted: Sequence[Accepted], token: str, *, begun: bool = False) -> None:
@@ -138,6 +145,7 @@ class ClickHouseStore:
         """
         self._handles.check()
         with self._writing:
+            self._renew_lease()
             if self._known is None:
                 self._known = self._load_known()
             known, self._known = self._known, None  # forgotten unless everything below succeeds
@@ -296,10 +304,11 @@ class ClickHouseStore:
         """Make the oldest hour that should be made; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: rollup"):
             with self._writing:  # a mark that is seen is of a write that is over
-                due = fetch_next(self._handles.reader, now, self._retention)
+                self._renew_lease()
+                due = fetch_next(self._handles.patient, now, self._retention)
                 if due is not None:
                     self._marks.forget(due.hour)
-            return roll_hour(self._handles.reader, due, self._retention, stopped) if due is not None else None
+            return roll_hour(self._handles.patient, due, self._retention, stopped) if due is not None else None
 
     def worked(self, stretches: Sequence[Stretch]) -> list[Worked]:
         """Return what is known of each stretch; see `ports.Store`."""
@@ -315,9 +324,18 @@ class ClickHouseStore:
     def close(self) -> None:
         """Close; whatever `write` returned from stays. A second close does nothing."""
         with self._writing:
+            if self._lease is not None:
+                with contextlib.suppress(StoreError), translated(self._dsn.shown):  # then it ends by itself
+                    self._lease.release(self._handles.writer)
+                self._lease = None
             self._handles.close()
             if self._lock is not None:
                 self._lock.release()
+
+    def _renew_lease(self) -> None:
+        if self._lease is not None:
+            with translated(f"{self._dsn.shown}: whose it is"):
+                self._lease.renew(self._handles.writer)
 
     def _load_known(self) -> Known:
         known = Known()

@@ -1,0 +1,224 @@
+"""A store on a server: rights, TLS, connections that break, a server that is away, and who may write."""
+
+import itertools
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.errors import StoreError
+from gpufleet.model.reading import Sample
+from gpufleet.model.retention import Retention
+from gpufleet.model.stored import Accepted
+from gpufleet.model.time import NANOS
+from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.client import Handles, connector, parse_dsn
+from gpufleet.stores.clickhouse.lease import LEASE_SECONDS, RENEWED_EVERY_SECONDS, Lease
+from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS
+from gpufleet.stores.clickhouse.schema import Engine
+from tests.support.accepted import accept
+from tests.support.authority import Authority
+from tests.support.clickhouse.process import ClickHouse
+from tests.support.passes import gpu
+
+T0 = 1_700_000_000 * NANOS
+MANUAL = Path(__file__).parents[3] / "docs" / "operations.md"
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouse]:
+    with ClickHouse(tmp_path_factory.mktemp("server")) as server:
+        yield server
+
+
+@pytest.fixture
+def database(server: ClickHouse) -> str:
+    name = f"fleet_{next(_numbers)}"
+    server.make(name)
+    return name
+
+
+def opened(dsn: str, hub: str = "", retention: Retention | None = None) -> ClickHouseStore:
+    store = ClickHouseStore.open(dsn)
+    try:
+        store.migrate(retention, hub)
+    except StoreError:
+        store.close()
+        raise
+    return store
+
+
+def told(watts: float) -> list[Accepted]:
+    values = {"gpu_power_watts": watts, "gpu_name": "H200"}
+    sample = Sample(view=gpu(0), reader="nvml", lane=Lane.FAST, measured_at=T0, values=values)  # type: ignore[arg-type]
+    return [accept("c", "m", [sample])]
+
+
+def powers(store: ClickHouseStore) -> list[object]:
+    return [stored.sample.values["gpu_power_watts"] for stored in store.latest("c", "m")]
+
+
+def rows(server: ClickHouse, database: str) -> dict[str, int]:
+    """Return how many rows there are physically: a double shows."""
+    tables = ("samples", "latest", "info", "views")
+    return {name: server.ask(f"SELECT count() FROM {database}.{name}")[0][0] for name in tables}
+
+
+def granted() -> list[str]:
+    """Return what the manual says that the user needs."""
+    block = MANUAL.read_text().split("<!-- tested: grants -->")[1].split("```")[1]
+    return re.findall(r"GRANT (.*) TO gpufleet;", block)
+
+
+# --- opening
+
+
+def test_what_is_wrong_with_a_dsn_is_said_with_what_to_do(server: ClickHouse, database: str) -> None:
+    for dsn, words in (
+        (server.dsn(database, password="wrong"), r"AUTHENTICATION_FAILED\); look at user and password"),
+        (server.dsn("nowhere"), r"Database nowhere does not exist.*CREATE DATABASE"),
+    ):
+        with pytest.raises(StoreError, match=words) as refused:
+            opened(dsn)
+        assert "for url" not in str(refused.value)
+        assert "wrong" not in str(refused.value)
+
+
+def test_the_grants_of_the_manual_are_enough(tmp_path: Path) -> None:
+    with ClickHouse(tmp_path) as server:
+        dsn = server.make("gpufleet")
+        server.stop()
+        server.may(granted())
+        server.start()
+        with pytest.raises(StoreError, match="ACCESS_DENIED"):
+            opened(server.dsn("default"))  # they are of that database alone
+        for days in (12_000, 0):  # TTLs are made, and taken away
+            kept = Retention(raw_days=days, minute_days=days, hour_days=days)
+            with closing(opened(dsn, "hub", kept)) as store:
+                store.write(told(100.0), f"t{days}", begun=True)
+                store.roll_up(T0 + 3 * HOUR_NS)
+                assert powers(store) == [100.0]
+                assert store.select("SELECT gpu_power_watts FROM fleet_latest").rows == [(100.0,)]
+                assert store.stats()["samples"].rows
+
+
+def test_a_user_who_may_only_read_is_refused_at_the_start(tmp_path: Path) -> None:
+    with ClickHouse(tmp_path) as server:
+        dsn = server.make("fleet")
+        for grants, readonly, words in (
+            ((), 1, r"is readonly; the hub's user has to write"),
+            ((), 2, r"\(READONLY\); the hub's user has to write"),
+            (("SELECT ON fleet.*",), 0, r"the grant CREATE TABLE ON fleet\..*docs/operations.md has the grants"),
+        ):
+            server.stop()
+            server.may(grants, readonly=readonly)
+            server.start()
+            with pytest.raises(StoreError, match=words):
+                opened(dsn)
+
+
+def test_over_tls_the_server_is_proven_by_the_authority_that_the_dsn_names(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
+    authority.issue(certificate, key)
+    with ClickHouse(tmp_path / "server", tls=(certificate, key)) as server:
+        with closing(ClickHouseStore.open(server.dsn("default", options=f"?secure=1&ca={authority.file}"))) as store:
+            assert store.schema_version() == 0
+        for options, words in (
+            ("", "does not answer"),
+            ("?secure=1", "CERTIFICATE_VERIFY_FAILED"),
+            (f"?secure=1&ca={other.file}", "CERTIFICATE_VERIFY_FAILED"),
+            (f"?secure=1&ca={tmp_path}/none.pem", "there is no file .*none.pem"),
+        ):
+            with pytest.raises(StoreError, match=words):
+                ClickHouseStore.open(server.dsn("default", options=options))
+
+
+# --- connections that break, and a server that is away
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("table", ["samples", "latest"])
+def test_what_was_cut_in_the_middle_of_an_insert_is_there_once(
+    server: ClickHouse, database: str, table: str, when: str
+) -> None:
+    with closing(opened(server.dsn(database))) as store:
+        server.lose(table, when, times=2)
+        for begun in (False, True):
+            with pytest.raises(StoreError, match=f"insert into {table}: the server does not answer"):
+                store.write(told(100.0), "t", begun=begun)
+        store.write(told(100.0), "t", begun=True)
+        assert powers(store) == [100.0]
+        assert rows(server, database) == {"samples": 1, "latest": 1, "info": 1, "views": 1}
+
+
+def test_a_server_that_is_killed_between_an_insert_and_its_repetition(tmp_path: Path) -> None:
+    with ClickHouse(tmp_path) as server, closing(opened(server.make("fleet"))) as store:
+        server.lose("latest", "before", times=1)
+        with pytest.raises(StoreError, match="insert into latest"):
+            store.write(told(100.0), "t")
+        server.kill()
+        said = []
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"the server does not answer: .*refused") as refused:
+                store.write(told(100.0), "t", begun=True)
+            said.append(str(refused.value))
+        assert said[0] == said[1]  # nothing in it that differs each time: a log says it once
+        assert len(said[0]) < 200
+        server.start()
+        store.write(told(100.0), "t", begun=True)
+        assert powers(store) == [100.0]
+        assert rows(server, "fleet") == {"samples": 1, "latest": 1, "info": 1, "views": 1}
+
+
+# --- who may write
+
+
+def test_one_hub_at_a_time_writes_to_a_database(server: ClickHouse, database: str) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(closing(opened(server.dsn(database), "hub-a")))
+        stack.enter_context(closing(opened(server.dsn(database), "hub-a")))  # it was killed, and started again
+        stack.enter_context(closing(opened(server.dsn(database))))  # one that only looks
+        with pytest.raises(StoreError, match=r"the hub hub-a on .* writes to this database .* database of its own"):
+            opened(server.dsn(database), "hub-b")
+        first.write(told(1.0), "t")
+    with closing(opened(server.dsn(database), "hub-b")) as second:  # the first was stopped
+        second.write(told(2.0), "u")
+        with pytest.raises(StoreError, match="the hub hub-b"):
+            opened(server.dsn(database), "hub-a")
+
+
+def test_a_hub_that_was_silent_for_too_long_has_lost_the_database(server: ClickHouse, database: str) -> None:
+    dsn = parse_dsn(server.dsn(database))
+    handles, passed = Handles(dsn, connector(dsn)), [0.0]
+    with closing(handles):
+        first, second = (Lease(hub, dsn.shown, lambda: passed[0]) for hub in ("a", "b"))
+        first.take(handles.writer, Engine.PLAIN)
+        with pytest.raises(StoreError, match="the hub a"):
+            second.take(handles.writer, Engine.PLAIN)
+        server.ask(
+            f"INSERT INTO {database}.writers SELECT hub, host, told_at + 1, told_at FROM {database}.writers FINAL"
+        )  # as if its time had passed
+        second.take(handles.writer, Engine.PLAIN)
+        first.renew(handles.writer)  # not due
+        passed[0] += RENEWED_EVERY_SECONDS
+        with pytest.raises(StoreError, match="the hub b"):
+            first.renew(handles.writer)
+        second.renew(handles.writer)
+        first.release(handles.writer)
+        with pytest.raises(StoreError, match="the hub b"):
+            first.take(handles.writer, Engine.PLAIN)
+    assert 2 * RENEWED_EVERY_SECONDS < LEASE_SECONDS
+
+
+def test_a_refused_hub_leaves_the_database_to_the_other(server: ClickHouse, database: str) -> None:
+    with closing(opened(server.dsn(database), "hub-a")) as first:
+        with pytest.raises(StoreError):
+            opened(server.dsn(database), "hub-b")
+        with closing(opened(server.dsn(database), "hub-a")) as again:
+            again.write(told(3.0), "t")
+        first.write(told(3.0), "t")
