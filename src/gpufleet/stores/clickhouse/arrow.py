@@ -5,8 +5,10 @@ import re
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from gpufleet.model.errors import UnstorableError
-from gpufleet.stores.clickhouse.columns import Arrays, Cells, Coded, Columns, Numbers, Packed, Ragged
+from gpufleet.stores.clickhouse.columns import Arrays, Cells, Coded, Columns, Numbers, Numeric, Ragged
 from gpufleet.stores.clickhouse.schema import Table
 
 _WRAPPED = re.compile(r"(?:Nullable|LowCardinality)\((.*)\)$")
@@ -66,8 +68,16 @@ def _array(type_: str, cells: Cells) -> Any:
             element = _type(_element(type_))
             offsets = pa.array(accumulate(cells.counts, initial=0), pa.int32())
             return pa.ListArray.from_arrays(offsets, pa.array(cells.flat, element))
+        case np.ndarray():
+            return _whole(_type(type_), cells)
         case list():
             return _plain(_type(type_), cells)
+
+
+def _whole(type_: Any, cells: Numeric) -> Any:
+    pa = _arrow()
+
+    return pa.array(cells, pa.int64()).view(type_) if pa.types.is_timestamp(type_) else pa.array(cells, type_)
 
 
 def _numbers(type_: Any, cells: Numbers) -> Any:
@@ -77,13 +87,12 @@ def _numbers(type_: Any, cells: Numbers) -> Any:
     return stretches[0] if len(stretches) == 1 else pa.concat_arrays(stretches or [pa.array([], type_)])
 
 
-def _stretch(type_: Any, cells: Packed | list[Any] | int) -> Any:
+def _stretch(type_: Any, cells: Numeric | list[Any] | int) -> Any:
     pa = _arrow()
 
     match cells:
-        case Packed():
-            stored = pa.int64() if cells.code == "q" else pa.float64()
-            return pa.Array.from_buffers(stored, cells.count, [None, pa.py_buffer(cells.data)]).cast(type_)
+        case np.ndarray():
+            return pa.array(cells).cast(type_)
         case int():
             return pa.nulls(cells, type_)
         case list():

@@ -1,11 +1,17 @@
-"""Columns on their way into a table: plain lists, numbers as bytes, numbered names, and lists of lists laid flat."""
+"""Columns on their way into a table: lists, arrays, numbers as bytes, numbered names, and lists of lists laid flat."""
 
-from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 import msgspec
+import numpy as np
+
+Numeric = np.ndarray[Any, np.dtype[Any]]
+"""A column of numbers that are all there, in one piece."""
+
+Column = Sequence[Any] | Numeric
+"""A column of cells, in whatever form."""
 
 
 class Coded(msgspec.Struct):
@@ -17,15 +23,11 @@ class Coded(msgspec.Struct):
     """
 
     numbers: dict[str, int] = {}
-    rows: list[int] = []
+    rows: list[int] | Numeric = []
 
     def number(self, text: str) -> int:
         """Return the number of a text, giving the next one to a text not seen before."""
         return self.numbers.setdefault(text, len(self.numbers))
-
-    def repeat(self, text: str, count: int) -> None:
-        """Add `count` rows of one text."""
-        self.rows.extend([self.number(text)] * count)
 
 
 class Ragged(msgspec.Struct):
@@ -45,18 +47,10 @@ class Ragged(msgspec.Struct):
         self.flat.extend(elements)
 
 
-class Packed(msgspec.Struct, frozen=True):
-    """Numbers that are all there: their `code` in the module `array` (`q` or `d`), and their bytes as it has them."""
-
-    code: str
-    data: bytes
-    count: int
-
-
 class Numbers(msgspec.Struct):
-    """A column of numbers, in stretches: packed, as a list, or so many rows without a value."""
+    """A column of numbers, in stretches: in one piece, as a list, or so many rows without a value."""
 
-    stretches: list[Packed | list[Any] | int] = []
+    stretches: list[Numeric | list[Any] | int] = []
     count: int = 0
 
     def pad(self, rows: int) -> None:
@@ -65,53 +59,37 @@ class Numbers(msgspec.Struct):
             self.stretches.append(rows - self.count)
             self.count = rows
 
-    def add(self, cells: list[Any]) -> None:
-        """Add a list."""
+    def add(self, cells: Numeric | list[Any]) -> None:
+        """Add rows."""
         self.stretches.append(cells)
         self.count += len(cells)
 
-    def add_packed(self, arrays: "Sequence[array[Any]]") -> Packed:
-        """Add arrays of one type; return what they became."""
-        packed = Packed(arrays[0].typecode, b"".join(arrays), sum(map(len, arrays)))
-        self.stretches.append(packed)
-        self.count += packed.count
-        return packed
+
+_KINDS: dict[str, type[np.generic]] = {"q": np.int64, "d": np.float64}
+"""Code of an array to the kind of its numbers."""
 
 
-def as_arrays(columns: Sequence[Sequence[Any]]) -> "Sequence[array[Any]] | None":
-    """Return the columns if all of them are arrays of one type, or None."""
-    kinds = set(map(type, columns))
-    if kinds != {array}:
-        return None
-    return columns if len({column.typecode for column in columns}) == 1 else None  # type: ignore[attr-defined, return-value]
+def numeric(cells: bytes, code: str, place: int = 0, width: int = 1) -> Numeric:
+    """Return one column of rows of `width` numbers that lie in memory one after the other; `code` as in `array`."""
+    return np.ascontiguousarray(np.frombuffer(cells, _KINDS[code]).reshape(-1, width)[:, place])
 
 
-def end_to_end(columns: Iterable[Sequence[Any]]) -> list[Any]:
+def laid_out(columns: Sequence[Column]) -> Numeric | list[Any]:
+    """Return columns as one: in one piece if all of them are numbers of one type, or else a list."""
+    kinds = {getattr(column, "typecode", None) or getattr(column, "dtype", None) for column in columns}
+    if len(kinds) == 1 and None not in kinds:
+        return np.concatenate([np.asarray(column) for column in columns])
+    return end_to_end(columns)
+
+
+def end_to_end(columns: Iterable[Column]) -> list[Any]:
     """Return the columns as one list."""
     return list(chain.from_iterable(columns))
 
 
-def laid_out(columns: Sequence[Sequence[Any]]) -> Packed | list[Any]:
-    """Return the columns as one: packed if all of them are arrays of one type, or else a list."""
-    arrays = as_arrays(columns)
-    if arrays is None:
-        return end_to_end(columns)
-    return Packed(arrays[0].typecode, b"".join(arrays), sum(map(len, arrays)))
-
-
-def whole_of(cells: Packed) -> "array[Any]":
-    """Return packed numbers as an array."""
-    whole: array[Any] = array(cells.code)
-    whole.frombytes(cells.data)
-    return whole
-
-
-def by_rows(code: str, columns: "Sequence[array[Any]]", rows: int) -> "array[Any]":
+def by_rows(columns: Sequence[Numeric]) -> Numeric:
     """Return columns of equal length laid out row by row."""
-    flat: array[Any] = array(code, bytes(8 * rows * len(columns)))
-    for position, column in enumerate(columns):
-        flat[position :: len(columns)] = column
-    return flat
+    return np.stack(columns, axis=1).ravel()
 
 
 class Arrays(msgspec.Struct):
@@ -126,7 +104,7 @@ class Arrays(msgspec.Struct):
     flat: Numbers = msgspec.field(default_factory=Numbers)
 
 
-Cells = list[Any] | Numbers | Coded | Ragged | Arrays
+Cells = list[Any] | Numeric | Numbers | Coded | Ragged | Arrays
 """What a column can be."""
 
 Columns = dict[str, Cells]
@@ -160,6 +138,6 @@ def count(columns: Columns) -> int:
                 return len(cells.rows)
             case Ragged() | Arrays():
                 return len(cells.counts)
-            case list():
+            case list() | np.ndarray():
                 return len(cells)
     return 0

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from itertools import chain, compress
 from typing import Any
 
+import numpy as np
+
 from gpufleet.model.aggregate import AGGREGATED
 from gpufleet.model.catalogue import Metric, ValueType
-from gpufleet.stores.clickhouse.columns import Arrays, Columns, Packed, by_rows, whole_of
+from gpufleet.stores.clickhouse.columns import Arrays, Columns, Numeric, by_rows
 
-Told = tuple[Metric, Packed | list[Any]]
+Stored = tuple[Metric, Numeric | list[Any]]
 """A metric, and what each row has of it, as it is stored."""
 
 
@@ -20,7 +22,7 @@ class ValueRows:
         self._arrays = {name: Arrays() for name in ("int_ids", "int_values", "float_ids", "float_values")}
         self._tells: list[bool] = []
 
-    def add(self, told: Sequence[Told], rows: int) -> None:
+    def add(self, told: Sequence[Stored], rows: int) -> None:
         """Add so many rows that were told of the same metrics."""
         self._add("int", "q", [one for one in told if one[0].type is not ValueType.FLOAT], rows)
         self._add("float", "d", [one for one in told if one[0].type is ValueType.FLOAT], rows)
@@ -31,15 +33,15 @@ class ValueRows:
         """Everything gathered, as columns."""
         return {"tells": list(self._tells), **self._arrays}
 
-    def _add(self, kind: str, code: str, told: Sequence[Told], rows: int) -> None:
+    def _add(self, kind: str, code: str, told: Sequence[Stored], rows: int) -> None:
         ids, values = self._arrays[f"{kind}_ids"], self._arrays[f"{kind}_values"]
         numbers = [metric.id for metric, _ in told]
         whole = [_whole(code, cells) for _, cells in told]
         packed = [one for one in whole if one is not None]
         if len(packed) == len(told):
             counts = [len(told)] * rows
-            ids.flat.add_packed([array("q", numbers) * rows])
-            values.flat.add_packed([by_rows(code, packed, rows)])
+            ids.flat.add(np.tile(np.array(numbers, np.int64), rows))
+            values.flat.add(by_rows(packed) if packed else np.empty(0))
         else:
             cells = [_cells(one) for _, one in told]
             flat = list(chain.from_iterable(zip(*cells, strict=True)))
@@ -51,24 +53,21 @@ class ValueRows:
         values.counts.extend(counts)
 
 
-def _whole(code: str, cells: Packed | list[Any]) -> "array[Any] | None":
-    """Return a column as an array, or None if it has gaps or numbers that do not fit one."""
+def _whole(code: str, cells: Numeric | list[Any]) -> Numeric | None:
+    """Return a column in one piece, or None if it has gaps or numbers that do not fit."""
+    if isinstance(cells, np.ndarray):
+        return cells if code == "q" else cells.astype(np.float64, copy=False)
     try:
-        if isinstance(cells, list):
-            return array(code, cells)
-        stored = whole_of(cells)
-        return stored if cells.code == code else array(code, stored)
+        return np.asarray(array(code, cells))
     except (TypeError, OverflowError):
         return None
 
 
-def _cells(cells: Packed | list[Any]) -> list[Any]:
-    if isinstance(cells, list):
-        return cells
-    return whole_of(cells).tolist()
+def _cells(cells: Numeric | list[Any]) -> list[Any]:
+    return cells if isinstance(cells, list) else cells.tolist()
 
 
-def _tells(columns: Sequence[Packed | list[Any]], rows: int) -> list[bool]:
+def _tells(columns: Sequence[Numeric | list[Any]], rows: int) -> list[bool]:
     """Return whether each row has a number in one of the columns."""
     lists = [cells for cells in columns if isinstance(cells, list)]
     if len(lists) < len(columns):

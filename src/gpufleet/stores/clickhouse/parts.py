@@ -8,7 +8,7 @@ from gpufleet.model.stored import Accepted
 from gpufleet.model.view import View, ViewList
 from gpufleet.model.wire import DimBlock, SampleBlock, WireBatch
 from gpufleet.stores.clickhouse.columns import Rows
-from gpufleet.stores.clickhouse.samples import MACHINE_ITSELF
+from gpufleet.stores.clickhouse.heads import MACHINE_ITSELF
 from gpufleet.stores.clickhouse.schema import EVENTS, HOLDINGS, INVENTORY, READER_STATUS, VIEWS
 from gpufleet.stores.clickhouse.sets import Known, inventory_set_id
 

@@ -1,31 +1,29 @@
 """Sample blocks to the columns of `samples` and `latest`. Pure, and a column at a time."""
 
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, compress
+from itertools import compress
 
-import msgspec
+import numpy as np
 
 from gpufleet.model.catalogue import CATALOGUE, SAID_BY_KUBERNETES, Metric, Storage, ValueType
 from gpufleet.model.errors import UnstorableError
-from gpufleet.model.matrix import LISTED, joined, matrix_of, numbers_of
+from gpufleet.model.matrix import LISTED, joined, matrix_of
 from gpufleet.model.shapes import Shapes
 from gpufleet.model.stored import Accepted
-from gpufleet.model.view import keys_of
 from gpufleet.model.wire import Cell, SampleBlock, WireBatch
 from gpufleet.stores.clickhouse.columns import (
     Arrays,
-    Coded,
+    Column,
     Columns,
     Numbers,
-    Packed,
-    as_arrays,
+    Numeric,
     by_rows,
     end_to_end,
     laid_out,
-    whole_of,
+    numeric,
 )
-from gpufleet.stores.clickhouse.newest import Told, ValueRows
+from gpufleet.stores.clickhouse.heads import Heads, Told, known_at
+from gpufleet.stores.clickhouse.newest import Stored, ValueRows
 from gpufleet.stores.clickhouse.schema import KNOWN_AT
 from gpufleet.stores.clickhouse.sets import EMPTY, Known, Subject, info_set_id
 
@@ -33,12 +31,6 @@ InfoRow = tuple[Subject, int, int, int, list[tuple[str, str]]]
 """(cluster, machine, view, reader, lane), set id, since, received_at, (metric, text) pairs."""
 
 _Place = tuple[str, str, int, int, int]
-
-MACHINE_ITSELF = ""
-"""What stands in the column `view` of a row about the machine."""
-
-INSTANTS_A_BATCH = 1000
-"""Instants of one batch that are told apart in the order of reports: so many nanoseconds lie between two batches."""
 
 
 _POSITIONS: dict[str, dict[Cell, Cell]] = {
@@ -60,13 +52,6 @@ def stored_numbers(metric: Metric, cells: list[Cell]) -> list[Cell]:
         return list(map(_POSITIONS[metric.name].__getitem__, cells))
     except (KeyError, TypeError) as error:
         raise UnstorableError(f"{metric.name}: {error} is not one of its states {', '.join(metric.states)}") from error
-
-
-def batch_codes(accepted: Accepted, machines: Coded, views: Coded) -> tuple[list[int], list[int]]:
-    """Return the batch's machines and views as numbers of the columns' texts; view -1 is the machine itself."""
-    machine_codes = [machines.number(machine) for machine in accepted.machine_ids]
-    view_codes = [views.number(key) for key in keys_of(accepted.batch.views)]
-    return machine_codes, [*view_codes, views.number(MACHINE_ITSELF)]
 
 
 def bare_blocks(batch: WireBatch) -> list[SampleBlock]:
@@ -101,34 +86,12 @@ def bare_blocks(batch: WireBatch) -> list[SampleBlock]:
     return list(bare.values())
 
 
-class _Told(msgspec.Struct, frozen=True):
-    """A block, and what its positions stand for: numbers of the columns' texts, and ids of sets."""
-
-    accepted: Accepted
-    block: SampleBlock
-    machines: list[int]
-    views: list[int]
-    absences: list[int]
-    places: dict[int, int]
-
-    @property
-    def rows(self) -> int:
-        return len(self.block.measured_at)
-
-    def subject(self, row: int) -> Subject:
-        """Return what a row is about: cluster, machine, view, reader, lane."""
-        batch, block = self.accepted.batch, self.block
-        view = block.view[row]
-        key = batch.views[view].key if view >= 0 else MACHINE_ITSELF
-        return batch.cluster, self.accepted.machine_ids[block.machine[row]], key, block.reader, block.lane
-
-
 class _Shape:
     """Blocks with the same metrics."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
-        self.told: list[_Told] = []
+        self.told: list[Told[SampleBlock]] = []
 
 
 class SampleRows:
@@ -139,13 +102,8 @@ class SampleRows:
         self._shapes = Shapes(_Shape)
         self._rows = 0
         self._info: list[InfoRow] = []
-        self._texts = {
-            name: Coded() for name in ("cluster", "machine", "view", "reader", "lane", "provenance", "epoch")
-        }
-        self._numbers: dict[str, list[int]] = {
-            name: [] for name in ("measured_at", "received_at", "seq", "driver_session", "absence_set", "info_set")
-        }
-        self._known_at: list[int] = []
+        self._heads = Heads()
+        self._info_sets: list[int] = []
         self._newest = ValueRows()
         self._core: dict[str, Numbers] = {}
         self._tails = {
@@ -154,13 +112,10 @@ class SampleRows:
 
     def add(self, accepted: Accepted, absence_ids: Sequence[int]) -> None:
         """Add every sample block of a batch; `absence_ids` are the ids of `batch.absences`."""
-        batch, texts = accepted.batch, self._texts
-        machines, views = batch_codes(accepted, texts["machine"], texts["view"])
-        absences = [*absence_ids, EMPTY]
+        batch = accepted.batch
         blocks = (*batch.samples, *bare_blocks(batch))
-        places = _places(blocks, accepted.reported_at)
-        for block in blocks:
-            self._shapes.of(block).told.append(_Told(accepted, block, machines, views, absences, places))
+        for told in self._heads.tell(accepted, blocks, absence_ids):
+            self._shapes.of(told.block).told.append(told)
 
     def gather(self) -> tuple[Columns, Columns, list[InfoRow]]:
         """Return the columns of `samples`, those of `latest`, and what there is to be written of texts.
@@ -170,41 +125,24 @@ class SampleRows:
         Raises:
             UnstorableError: if a state is not one of its metric's states.
         """
+        ordered: list[Told[SampleBlock]] = []
         for shape in self._shapes.all():
             for alike in _alike(shape.told):
-                for told in alike:
-                    self._add_head(told)
+                ordered += alike
                 self._add_values(shape.names, alike)
         for column in self._core.values():
             column.pad(self._rows)
-        head: Columns = {**self._texts, **self._numbers}
-        newest: Columns = {**head, KNOWN_AT.name: self._known_at, **self._newest.columns}
+        head: Columns = {**self._heads.columns(ordered), "info_set": self._info_sets}
+        newest: Columns = {**head, KNOWN_AT.name: known_at(ordered), **self._newest.columns}
         return {**head, **self._core, **self._tails}, newest, self._info
 
-    def _add_head(self, told: _Told) -> None:
-        accepted, block, count = told.accepted, told.block, told.rows
-        texts, numbers, batch = self._texts, self._numbers, accepted.batch
-        texts["cluster"].repeat(batch.cluster, count)
-        texts["machine"].rows.extend(map(told.machines.__getitem__, block.machine))
-        texts["view"].rows.extend(map(told.views.__getitem__, block.view))
-        texts["reader"].repeat(block.reader, count)
-        texts["lane"].repeat(block.lane, count)
-        texts["provenance"].repeat(block.provenance, count)
-        texts["epoch"].repeat(batch.epoch, count)
-        numbers["measured_at"].extend(block.measured_at)
-        numbers["received_at"].extend([accepted.received_at] * count)
-        self._known_at.extend(map(told.places.__getitem__, block.measured_at))
-        numbers["seq"].extend([batch.seq] * count)
-        numbers["driver_session"].extend(block.driver_session)
-        numbers["absence_set"].extend(map(told.absences.__getitem__, block.absence))
-
-    def _add_values(self, names: Sequence[str], told: Sequence[_Told]) -> None:
+    def _add_values(self, names: Sequence[str], told: Sequence[Told[SampleBlock]]) -> None:
         count = sum(one.rows for one in told)
-        tail_ints: list[Told] = []
-        tail_floats: list[Told] = []
+        tail_ints: list[Stored] = []
+        tail_floats: list[Stored] = []
         infos: list[tuple[str, list[Cell]]] = []
         every = _columns_of(told)
-        newest: list[Told] = []
+        newest: list[Stored] = []
         for position, name in enumerate(names):
             metric = CATALOGUE[name]
             columns = every(position)
@@ -216,24 +154,23 @@ class SampleRows:
                 tail_floats.append((metric, laid_out(columns)))
             else:
                 cells = laid_out(columns)
-                tail_ints.append((metric, cells if isinstance(cells, Packed) else stored_numbers(metric, cells)))
+                tail_ints.append((metric, stored_numbers(metric, cells) if isinstance(cells, list) else cells))
         self._add_tail("tail_int", tail_ints, count)
         self._add_tail("tail_float", tail_floats, count)
         self._add_info(told, infos, count)
         self._newest.add([*newest, *tail_ints, *tail_floats], count)
         self._rows += count
 
-    def _add_core(self, metric: Metric, columns: Sequence[Sequence[Cell]]) -> Packed | list[Cell]:
+    def _add_core(self, metric: Metric, columns: Sequence[Column]) -> Numeric | list[Cell]:
         column = self._core.setdefault(metric.name, Numbers())
         column.pad(self._rows)
-        arrays = as_arrays(columns)
-        if arrays is not None:
-            return column.add_packed(arrays)
-        cells = stored_numbers(metric, end_to_end(columns))
+        cells = laid_out(columns)
+        if isinstance(cells, list):
+            cells = stored_numbers(metric, cells)
         column.add(cells)
         return cells
 
-    def _add_tail(self, name: str, metrics: list[Told], count: int) -> None:
+    def _add_tail(self, name: str, metrics: list[Stored], count: int) -> None:
         ids, values = self._tails[f"{name}_ids"], self._tails[f"{name}_values"]
         metrics = [(metric, cells) for metric, cells in metrics if not _is_empty(cells)]
         width = len(metrics)
@@ -242,13 +179,13 @@ class SampleRows:
             values.counts.extend([0] * count)
             return
         row_ids = [metric.id for metric, _ in metrics]
-        packed = [cells for _, cells in metrics if isinstance(cells, Packed)]
+        packed = [cells for _, cells in metrics if not isinstance(cells, list)]
         counts = [width] * count
         if len(packed) == width:
-            ids.flat.add_packed([array("q", row_ids) * count])
-            values.flat.add_packed([by_rows(packed[0].code, list(map(whole_of, packed)), count)])
+            ids.flat.add(np.tile(np.array(row_ids, np.int64), count))
+            values.flat.add(by_rows(packed))
         else:
-            columns = (whole_of(cells) if isinstance(cells, Packed) else cells for _, cells in metrics)
+            columns = (cells if isinstance(cells, list) else cells.tolist() for _, cells in metrics)
             flat = end_to_end(zip(*columns, strict=True))
             row_ids = row_ids * count
             if None in flat:
@@ -260,8 +197,8 @@ class SampleRows:
         ids.counts.extend(counts)
         values.counts.extend(counts)
 
-    def _add_info(self, told: Sequence[_Told], infos: list[tuple[str, list[Cell]]], count: int) -> None:
-        sets = self._numbers["info_set"]
+    def _add_info(self, told: Sequence[Told[SampleBlock]], infos: list[tuple[str, list[Cell]]], count: int) -> None:
+        sets = self._info_sets
         if not infos:
             sets.extend([EMPTY] * count)
             return
@@ -277,21 +214,21 @@ class SampleRows:
                 self._known.info[subject] = number
 
 
-def _is_empty(cells: Packed | list[Cell]) -> bool:
+def _is_empty(cells: Numeric | list[Cell]) -> bool:
     """Tell whether no row has a value, of which there may be no row at all."""
-    return cells.count == 0 if isinstance(cells, Packed) else cells.count(None) == len(cells)
+    return cells.count(None) == len(cells) if isinstance(cells, list) else len(cells) == 0
 
 
-def _alike(told: Sequence[_Told]) -> Iterable[list[_Told]]:
+def _alike(told: Sequence[Told[SampleBlock]]) -> Iterable[list[Told[SampleBlock]]]:
     """Return blocks of the same metrics, those together of which the numbers can be laid end to end."""
-    by_layout: dict[int, list[_Told]] = {}
+    by_layout: dict[int, list[Told[SampleBlock]]] = {}
     for one in told:
         matrix = matrix_of(one.block.columns)
         by_layout.setdefault(0 if matrix is None else id(matrix.layout), []).append(one)
     return by_layout.values()
 
 
-def _columns_of(told: Sequence[_Told]) -> Callable[[int], Sequence[Sequence[Cell]]]:
+def _columns_of(told: Sequence[Told[SampleBlock]]) -> Callable[[int], Sequence[Column]]:
     """Return what gives the columns at a position of blocks that are alike; those of matrices as one."""
     of_each = [matrix_of(one.block.columns) for one in told]
     matrices = [one for one in of_each if one is not None]
@@ -299,19 +236,13 @@ def _columns_of(told: Sequence[_Told]) -> Callable[[int], Sequence[Sequence[Cell
         return lambda position: [one.block.columns[position] for one in told]
     ((layout, cells, _),) = joined(matrices)
 
-    def column(position: int) -> Sequence[Sequence[Cell]]:
+    def column(position: int) -> Sequence[Column]:
         code, place = layout.codes[position], layout.places[position]
         if code == LISTED:
             return [matrix.lists[place] for matrix in matrices]
-        return [numbers_of(cells, code, place, layout.width)]
+        return [numeric(cells, code, place, layout.width)]
 
     return column
-
-
-def _places(blocks: Iterable[SampleBlock], reported_at: int) -> dict[int, int]:
-    """Return instant to place: within a batch, what was measured later is newer."""
-    instants = sorted(set(chain.from_iterable(block.measured_at for block in blocks)))
-    return {instant: reported_at + min(order, INSTANTS_A_BATCH - 1) for order, instant in enumerate(instants)}
 
 
 def info_rows(rows: Sequence[InfoRow]) -> Iterator[tuple[object, ...]]:
