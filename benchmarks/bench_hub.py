@@ -51,7 +51,7 @@ SCOPE: Scope = {
 class Hub:
     """The parts of a hub between HTTP and the store."""
 
-    def __init__(self, folder: Path, decoding: ThreadPoolExecutor) -> None:
+    def __init__(self, folder: Path, decoding: ThreadPoolExecutor, nodes: int) -> None:
         clock = SystemClock()
         self.counters = Counters()
         self.wal = Wal.open(folder / "wal", max_bytes=4 << 30, max_body_bytes=8 * MIB)
@@ -73,7 +73,7 @@ class Hub:
             listening=Listening(clock),
             ingest=Ingest(
                 wal=self.wal,
-                ledger=Ledger({}),
+                ledger=Ledger({}, max_senders=nodes),
                 clusters=frozenset(["local"]),
                 counters=self.counters,
                 decoding=decoding,
@@ -123,7 +123,7 @@ def run(nodes: int, rounds: int) -> tuple[int, float, float, float]:
         ThreadPoolExecutor(1) as decoding,
         asyncio.Runner() as loop,
     ):
-        hub = Hub(Path(folder), decoding)
+        hub = Hub(Path(folder), decoding, nodes)
         spare_collector()
         for second in range(seconds * (rounds + 1)):
             due = fleet[second % seconds :: seconds]

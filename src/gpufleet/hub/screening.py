@@ -17,7 +17,7 @@ import msgspec
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
 from gpufleet.model.matrix import LISTED, Layout, Matrix, joined, matrix_of, numbers_of
 from gpufleet.model.shapes import Shapes
-from gpufleet.model.view import ViewKind
+from gpufleet.model.view import ViewKind, kinds_of
 from gpufleet.model.wire import Cell, SampleBlock, WireBatch
 
 
@@ -57,7 +57,8 @@ def screen(batches: Iterable[WireBatch]) -> list[list[Doubts]]:
     shapes = Shapes(_Shape)
     placed: list[list[tuple[_Shape, SampleBlock]]] = []
     for batch in batches:
-        subjects = {SUBJECTS[view.kind] for view in batch.views}
+        kinds = kinds_of(batch.views)
+        subjects = {SUBJECTS[kind] for kind in kinds}
         blocks: list[tuple[_Shape, SampleBlock]] = []
         for block in batch.samples:
             shape = shapes.of(block)

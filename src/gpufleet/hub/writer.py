@@ -305,7 +305,10 @@ class Writer:
         if is_new:
             words[who] = heard(before, batch, received_at=received_at, reported_at=reported_at)
         run.hold(batch, item.digest, received_at)
-        return msgspec.structs.replace(item.accepted, reported_at=reported_at)
+        told = item.accepted
+        return Accepted(
+            received_at=received_at, reported_at=reported_at, machine_ids=told.machine_ids, batch=told.batch
+        )
 
     def _isolate(self, items: Sequence[Item]) -> list[int]:
         """Write one by one. A record is bad when it fails, another one succeeds, and it fails again.
@@ -371,11 +374,16 @@ def _screen(batches: Sequence[_Read]) -> Sequence[Sequence[Doubts] | None]:
 
 def _cells(batch: WireBatch) -> int:
     """Return about how many cells a batch has; records beside the samples count for sixteen."""
-    parts = batch.parts
-    records = sum(
-        len(part.events) + len(part.readers) + len(part.holdings) + len(part.inventory or ()) for part in parts
-    )
-    records += len(batch.machines) + len(batch.views) + sum(map(len, batch.absences))
-    rows = sum(len(block.machine) * (len(block.columns) + 5) for block in batch.samples)
-    rows += sum(len(told.pids) * (len(told.columns) + 5) + 8 for part in parts for told in part.processes)
-    return rows + sum(len(block.machine) * (len(block.labels) + 6) for block in batch.dims) + 16 * records
+    records = len(batch.machines) + len(batch.views)
+    cells = 0
+    for absences in batch.absences:
+        records += len(absences)
+    for part in batch.parts:
+        records += len(part.events) + len(part.readers) + len(part.holdings) + len(part.inventory or ())
+        for told in part.processes:
+            cells += len(told.pids) * (len(told.columns) + 5) + 8
+    for block in batch.samples:
+        cells += len(block.machine) * (len(block.columns) + 5)
+    for dim in batch.dims:
+        cells += len(dim.machine) * (len(dim.labels) + 6)
+    return cells + 16 * records

@@ -107,15 +107,24 @@ class ViewList(list[View]):
 
     Attributes:
         keys: one a view.
+        kinds: of all of them.
+        has_doubles: whether two have one key.
     """
 
-    __slots__ = ("keys",)
+    __slots__ = ("has_doubles", "keys", "kinds")
 
     def __init__(self, views: Iterable[View]) -> None:
         super().__init__(views)
         self.keys = tuple(view.key for view in self)
+        self.kinds = frozenset(view.kind for view in self)
+        self.has_doubles = len(set(self.keys)) < len(self.keys)
 
 
 def keys_of(views: Sequence[View]) -> Sequence[str]:
     """Return the keys of views."""
     return views.keys if isinstance(views, ViewList) else [view.key for view in views]
+
+
+def kinds_of(views: Sequence[View]) -> frozenset[ViewKind]:
+    """Return the kinds of views."""
+    return views.kinds if isinstance(views, ViewList) else frozenset(view.kind for view in views)

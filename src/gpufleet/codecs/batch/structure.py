@@ -1,7 +1,7 @@
 """What must hold between the fields of a batch, beyond what their types say."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpufleet.codecs.batch.limits import Limits
 from gpufleet.codecs.batch.processes import check_processes
@@ -37,8 +37,12 @@ def check(wire: WireBatch, limits: Limits, *, with_tables: bool = True) -> None:
     if with_tables:
         check_machines(wire.machines)
         check_views(wire.views)
+    counts = len(wire.machines), len(wire.views), len(wire.absences)
     for index, block in enumerate(wire.samples):
-        _check_samples(f"samples[{index}]", block, wire)
+        if not _has_fitting_rows(block, *counts):
+            _check_rows(f"samples[{index}]", block, wire)
+        if not isinstance(block.columns, Matrix):  # which is made of columns that fit
+            _check_columns(f"samples[{index}]", block)
     for index, dim in enumerate(wire.dims):
         _check_dims(f"dims[{index}]", dim, wire)
     check_parts(wire.parts, len(wire.machines))
@@ -53,12 +57,8 @@ def _check_count(field: str, count: int, limit: int) -> None:
 
 
 def _check_days(wire: WireBatch, limit: int) -> None:
-    blocks: list[SampleBlock | DimBlock] = [*wire.samples, *wire.dims]
-    times = [block.measured_at for block in blocks]
-    times += [[event.at for event in part.events] for part in wire.parts]
-    times += [[told.measured_at for told in part.processes] for part in wire.parts]
     days: set[int] = set()
-    for instants in times:
+    for instants in _instants(wire):
         if instants:
             first, last = min(instants) // _DAY_NS, max(instants) // _DAY_NS
             days.update((first, last) if last - first < 2 else {at // _DAY_NS for at in instants})
@@ -66,10 +66,29 @@ def _check_days(wire: WireBatch, limit: int) -> None:
         raise WireLimitError("", f"tells of {len(days)} different days, more than {limit}")
 
 
-def _check_samples(field: str, block: SampleBlock, wire: WireBatch) -> None:
-    _check_rows(field, block, wire)
-    if isinstance(block.columns, Matrix):
-        return  # it is made of columns that fit
+def _instants(wire: WireBatch) -> Iterator[list[int]]:
+    """Yield the instants of each list that has some."""
+    for block in wire.samples:
+        yield block.measured_at
+    for dim in wire.dims:
+        yield dim.measured_at
+    for part in wire.parts:
+        yield [event.at for event in part.events]
+        yield [told.measured_at for told in part.processes]
+
+
+def _has_fitting_rows(block: SampleBlock, machines: int, views: int, absences: int) -> bool:
+    """Tell whether `_check_rows` would find nothing: of most blocks nothing has to be named."""
+    rows = len(block.machine)
+    return (
+        block.lane in _LANES
+        and block.provenance in _PROVENANCES
+        and len(block.view) == len(block.measured_at) == len(block.driver_session) == len(block.absence) == rows
+        and (rows == 0 or (max(block.machine) < machines and max(block.view) < views and max(block.absence) < absences))
+    )
+
+
+def _check_columns(field: str, block: SampleBlock) -> None:
     check_metrics(field, block.metrics)
     if len(block.columns) != len(block.metrics):
         raise WireError(f"{field}.columns", f"{len(block.columns)} columns for {len(block.metrics)} metrics")

@@ -1,7 +1,7 @@
 """Lists that a sender tells with every batch, by their bytes: what is told again is not unpacked and checked again."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -22,8 +22,7 @@ _T = TypeVar("_T")
 class Tables(Generic[_T]):
     """Lists of one field, unpacked and checked, by their bytes. May be used from several threads.
 
-    Whoever gets a list must not change it. Of two halves the older goes when the younger is full, but for what was
-    asked for in between.
+    Whoever gets a list must not change it. What was not asked for the longest goes where there is no more room.
     """
 
     def __init__(
@@ -43,9 +42,8 @@ class Tables(Generic[_T]):
         self._decoder: msgspec.msgpack.Decoder[list[_T]] = msgspec.msgpack.Decoder(list[entry])
         self._check = check
         self._made = made
-        self._half = most_bytes // 2
-        self._young: dict[bytes, list[_T]] = {}
-        self._old: dict[bytes, list[_T]] = {}
+        self._most = most_bytes
+        self._kept: dict[bytes, list[_T]] = {}  # asked for longest ago first
         self._weight = 0
         self._lock = threading.Lock()
 
@@ -58,18 +56,19 @@ class Tables(Generic[_T]):
         if len(memoryview(raw)) > LARGEST_BYTES:
             return self._unpack(raw)
         key = bytes(raw)
-        found = self._young.get(key)
-        if found is not None:
-            return found
-        found = self._old.get(key)
-        if found is None:
-            found = self._unpack(raw)
         with self._lock:
-            if key not in self._young:
-                self._weight += len(key) + ENTRY_BYTES * (len(found) + 1)
-                self._young[key] = found
-            if self._weight > self._half:
-                self._young, self._old, self._weight = {}, self._young, 0
+            found = self._kept.pop(key, None)
+            if found is not None:
+                self._kept[key] = found
+                return found
+        found = self._unpack(raw)
+        with self._lock:
+            if key not in self._kept:
+                self._weight += _weight(key, found)
+                self._kept[key] = found
+            while self._weight > self._most:
+                oldest = next(iter(self._kept))
+                self._weight -= _weight(oldest, self._kept.pop(oldest))
         return found
 
     def _unpack(self, raw: msgspec.Raw) -> list[_T]:
@@ -79,3 +78,7 @@ class Tables(Generic[_T]):
             raise WireError(*name_place(error, within=f"[{self._place}]")) from error
         self._check(entries)
         return self._made(entries)
+
+
+def _weight(key: bytes, entries: Sized) -> int:
+    return len(key) + ENTRY_BYTES * (len(entries) + 1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpufleet.model.errors import UnstorableError
-from gpufleet.stores.clickhouse.columns import Arrays, Cells, Coded, Columns, Numbers, Numeric, Ragged
+from gpufleet.stores.clickhouse.columns import Arrays, Cells, Chosen, Coded, Columns, Numbers, Numeric, Ragged
 from gpufleet.stores.clickhouse.schema import Table
 
 _WRAPPED = re.compile(r"(?:Nullable|LowCardinality)\((.*)\)$")
@@ -63,7 +63,9 @@ def _array(type_: str, cells: Cells) -> Any:
             offsets = pa.array(accumulate(cells.counts, initial=0), pa.int32())
             return pa.ListArray.from_arrays(offsets, _numbers(_type(_element(type_)), cells.flat))
         case Coded():
-            return pa.DictionaryArray.from_arrays(pa.array(cells.rows, pa.int32()), pa.array(list(cells.numbers)))
+            return pa.DictionaryArray.from_arrays(pa.array(cells.rows, pa.int32()), pa.array(cells.texts, pa.string()))
+        case Chosen():
+            return pa.array(cells.texts, pa.string()).take(pa.array(cells.rows))
         case Ragged():
             element = _type(_element(type_))
             offsets = pa.array(accumulate(cells.counts, initial=0), pa.int32())

@@ -14,20 +14,18 @@ Column = Sequence[Any] | Numeric
 """A column of cells, in whatever form."""
 
 
-class Coded(msgspec.Struct):
-    """A column of texts that repeat: each text once, and a number a row.
+class Coded(msgspec.Struct, frozen=True):
+    """A column of texts that repeat: each text once, and the number of one a row."""
 
-    Attributes:
-        numbers: text to number.
-        rows: number a row.
-    """
+    texts: Sequence[str]
+    rows: Numeric
 
-    numbers: dict[str, int] = {}
-    rows: list[int] | Numeric = []
 
-    def number(self, text: str) -> int:
-        """Return the number of a text, giving the next one to a text not seen before."""
-        return self.numbers.setdefault(text, len(self.numbers))
+class Chosen(msgspec.Struct, frozen=True):
+    """A column of texts that hardly repeat: texts, of which some may be there twice, and the position of one a row."""
+
+    texts: Sequence[str]
+    rows: Numeric
 
 
 class Ragged(msgspec.Struct):
@@ -104,7 +102,7 @@ class Arrays(msgspec.Struct):
     flat: Numbers = msgspec.field(default_factory=Numbers)
 
 
-Cells = list[Any] | Numeric | Numbers | Coded | Ragged | Arrays
+Cells = list[Any] | Numeric | Numbers | Coded | Chosen | Ragged | Arrays
 """What a column can be."""
 
 Columns = dict[str, Cells]
@@ -134,7 +132,7 @@ def count(columns: Columns) -> int:
         match cells:
             case Numbers():
                 return cells.count
-            case Coded():
+            case Coded() | Chosen():
                 return len(cells.rows)
             case Ragged() | Arrays():
                 return len(cells.counts)

@@ -16,7 +16,8 @@ EMPTY = 0
 Subject = tuple[str, ...]
 """What a remembered thing belongs to: cluster, machine, and view, reader or lane as it needs."""
 
-_KNOWN_LIMIT = 1_000_000
+_KNOWN_LIMIT = 3_000_000
+"""Entries of a memory: a million GPUs of which three readers tell. One takes about 300 bytes."""
 
 
 def set_id(content: object) -> int:
