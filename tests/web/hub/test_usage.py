@@ -9,8 +9,10 @@ import pytest
 
 from gpufleet.config.prices import PriceConfig, UsageConfig
 from gpufleet.model.absence import Reason
+from gpufleet.model.machine import Machine
+from gpufleet.model.time import to_ns
 from gpufleet.model.usage import UsageAnswer
-from tests.fakes.batches import body
+from tests.fakes.batches import body, gpu_sample, gpu_view
 from tests.web.hub.site import Site, now, running_site
 
 DAY = "start=2026-03-01T00:00:00Z&end=2026-03-02T00:00:00Z"
@@ -78,6 +80,36 @@ async def test_a_machine_that_shows_no_gpu_is_not_short_of_what_nobody_expects(s
     (one,) = answer.unplaced
     assert (one.devices, one.reason) == (0.0, Reason.NOT_COLLECTED)
     assert one.detail == "no GPU of it is known, and nobody said how many it should have"
+
+
+async def test_a_gpu_that_moved_is_held_where_it_was(site: Site) -> None:
+    """GPU-1 goes from node-a to node-b at noon; GPU-2 comes into its slot at six in the evening."""
+    for seq, (hour, name, gpus) in enumerate(
+        [
+            (6, "node-a", {0: 0, 1: 1}),
+            (6, "node-b", {5: 0}),
+            (12, "node-b", {5: 0, 1: 1}),
+            (18, "node-a", {0: 0, 2: 1}),
+            (18, "node-b", {5: 0, 1: 1}),
+        ]
+    ):
+        at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
+        samples = tuple(
+            gpu_sample(gpu_view(gpu), at, gpu_power_watts=1.0, gpu_pci_address=f"0000:0{slot}:00.0")
+            for gpu, slot in gpus.items()
+        )
+        machine = Machine(name=name, machine_id=f"{name:0>32}")
+        await site.post(body(seq + 1, at, sender=name, machine=machine, samples=samples))
+    for name, tenant, expected in (("node-a", "t", {"H200": 2}), ("node-b", "u", {})):
+        allocated = spec(name, tenant=tenant, expected=expected)
+        await site.ask(f"/v1/allocations/{name}", "PUT", {**allocated, "valid_from": "2026-03-01T00:00:00Z"})
+    answer = await usage(site, f"group_by=tenant&{DAY}")
+    # GPU-0 all day, GPU-1 until noon, a missing one until six, GPU-2 from then on; GPU-5 all day, GPU-1 from noon on
+    assert [(row.group, row.held_gpu_hours) for row in answer.rows] == [
+        ({"tenant": "t"}, 24.0 + 12.0 + 6.0 + 6.0),
+        ({"tenant": "u"}, 24.0 + 12.0),
+    ]
+    assert (answer.total.gpus, answer.total.held_gpu_hours) == (5, 84.0)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The question of usage: it fetches what the pure parts need. Everything here blocks."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -10,6 +11,7 @@ from gpufleet.hub.events import touches
 from gpufleet.hub.history import QuestionError
 from gpufleet.hub.usage.held import Holding, Segment, UnitKey, segments, stretches
 from gpufleet.hub.usage.prices import Prices
+from gpufleet.hub.usage.stays import ALWAYS, Stay, last_told, stays_of
 from gpufleet.hub.usage.summing import Known, rows
 from gpufleet.hub.usage.units import WHOLE, Place, Unit, Units
 from gpufleet.model.absence import Reason
@@ -33,9 +35,10 @@ NONE_KNOWN = "no GPU of it is known, and nobody said how many it should have"
 
 
 class _Placed(msgspec.Struct, frozen=True):
-    """What an allocation has: units of a cluster with their parts, and why there are not more."""
+    """What an allocation has: units of a cluster with their parts, when some of them were there, and why not more."""
 
     units: tuple[tuple[str, str], ...]
+    stays: Mapping[str, Stay] = {}
     reason: Reason = Reason.NOT_COLLECTED
     detail: str = ""
 
@@ -74,11 +77,13 @@ class UsageQuestions:
             for one in mine:
                 span = max(start, _ns(one, start)), min(end, _end(one, end))
                 had = placed[one.id]
-                holdings += [Holding((cluster, id_), part, one.id, *span) for id_, part in had.units]
-                short, phantoms = missing(one, had.units, units)
-                for unit in phantoms:
+                for id_, part in had.units:
+                    there = had.stays.get(id_, Stay()).within(*span)
+                    holdings.append(Holding((cluster, id_), part, one.id, *there))
+                short, phantoms = missing(one, had.units, units, had.stays, span)
+                for unit, since, until in phantoms:
                     units[cluster, unit.id] = unit
-                    holdings.append(Holding((cluster, unit.id), WHOLE, one.id, *span))
+                    holdings.append(Holding((cluster, unit.id), WHOLE, one.id, since, until))
                 if one.id in shown and any(_is_unmeasured(found[id_], part) for id_, part in had.units):
                     words = "what share of its GPU a MIG device is was not told: it is in no total"
                     unplaced.append(Unplaced(allocation=one.id, devices=0, reason=Reason.NOT_REPORTED, detail=words))
@@ -134,7 +139,9 @@ class UsageQuestions:
             if located.machine is not None:
                 machines[located.machine.id] = located.machine
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
-        units = Units(cluster, stored)
+        slots = self._store.slots(cluster, sorted(stored)) if len(stored) > 1 else ()
+        stays = stays_of(slots, last_told(stored))
+        units = Units(cluster, stored, [place for place, stay in stays.items() if stay.end < ALWAYS])
         placed = {}
         for one in mine:
             if one.id in inside:
@@ -142,7 +149,7 @@ class UsageQuestions:
                 continue
             machine, reason, detail = meant[one.id]
             if machine is None:
-                placed[one.id] = _Placed((), reason, detail)
+                placed[one.id] = _Placed((), {}, reason, detail)
                 continue
             listed = answers.listed_ids(one, machine, stored.get(machine.id, ()))
             prefix = f"{cluster}/{machine.id}/"
@@ -151,7 +158,8 @@ class UsageQuestions:
                 if listed is None
                 else units.at((machine.id, name.removeprefix(prefix)) for name in sorted(listed))
             )
-            placed[one.id] = _Placed(tuple(mine_))
+            there = {id_: stay for id_, _ in mine_ if (stay := _stay(units.by_id[id_], machine.id, stays)) is not None}
+            placed[one.id] = _Placed(tuple(mine_), there)
         return units.by_id, placed
 
     def _of_vm(self, allocation: Allocation) -> tuple[list[MachineRecord], list[MachineRecord]]:
@@ -187,27 +195,45 @@ class UsageQuestions:
             if sample.sample.view is not None
         ]
         reason, detail = answers.NOBODY_ANSWERS[allocation.spec.kind]
-        return _Placed(tuple(dict.fromkeys([*found, *units.at(places)])), reason, detail)
+        return _Placed(tuple(dict.fromkeys([*found, *units.at(places)])), {}, reason, detail)
 
 
 def _is_unmeasured(unit: Unit, part: str) -> bool:
     return part != WHOLE and unit.parts[part].ratio is None
 
 
+def _stay(unit: Unit, machine: str, stays: Mapping[Place, Stay]) -> Stay | None:
+    """Return when a GPU was in a machine, if that is bounded."""
+    return next((stays[place] for place in unit.views if place[0] == machine and place in stays), None)
+
+
 def missing(
-    allocation: Allocation, had: Sequence[tuple[str, str]], units: dict[UnitKey, Unit]
-) -> tuple[float, list[Unit]]:
-    """Return how many devices an allocation should have and does not show, and units that stand for them."""
+    allocation: Allocation,
+    had: Sequence[tuple[str, str]],
+    units: dict[UnitKey, Unit],
+    stays: Mapping[str, Stay],
+    span: tuple[int, int],
+) -> tuple[int, list[tuple[Unit, int, int]]]:
+    """Return how many devices an allocation lacks at most of those that it should have within a span of time.
+
+    And units that stand for them, each with from when to when it does: a GPU that moved away is missing from then on,
+    until another one is there.
+    """
     spec = allocation.spec
     listed = [name for name in spec.devices or () if not name.startswith("MIG-")]
+    if any(part != WHOLE for _, part in had) and not listed:
+        return 0, []  # it is given shares of GPUs, which are not counted in GPUs
     wanted = max(len(listed), sum(spec.expected.values()))
     cluster = spec.target.cluster
-    short = max(0, wanted - sum(part == WHOLE and (cluster, id_) in units for id_, part in had))
-    if any(part != WHOLE for _, part in had) and not listed:
-        short = 0  # it is given shares of GPUs, which are not counted in GPUs
+    there = [stays.get(id_, Stay()).within(*span) for id_, part in had if part == WHOLE and (cluster, id_) in units]
     model = next(iter(spec.expected)) if len(spec.expected) == 1 else None
-    stand_ins = [Unit(cluster, f"missing/{allocation.id}/{number}", (), model, {}) for number in range(short)]
-    return float(short), stand_ins
+    most, stand_ins = 0, []
+    for start, end in pairwise(sorted({*span, *(at for stay in there for at in stay)})):
+        lacking = wanted - sum(first <= start and end <= last for first, last in there)
+        most = max(most, lacking)
+        names = (f"missing/{allocation.id}/{number}" for number in range(lacking))
+        stand_ins += [(Unit(cluster, name, (), model, {}), start, end) for name in names]
+    return most, stand_ins
 
 
 def _ns(allocation: Allocation, start: int) -> int:

@@ -6,7 +6,7 @@ machine shows nothing with a name. A MIG device is a part of its GPU. A vGPU ins
 are one by the instance's UUID; it counts as a device of its own, since its share of the GPU is not told.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -49,9 +49,15 @@ class Unit(msgspec.Struct):
 class Units:
     """The GPUs of some machines of one cluster."""
 
-    def __init__(self, cluster: str, stored: Mapping[str, Sequence[StoredSample]]) -> None:
-        """Take the newest samples of every machine by id."""
+    def __init__(
+        self,
+        cluster: str,
+        stored: Mapping[str, Sequence[StoredSample]],
+        left: Collection[Place] = (),
+    ) -> None:
+        """Take the newest samples of every machine by id, and the GPUs that have left a machine for another one."""
         self._cluster = cluster
+        self._left = frozenset(left)
         self._parent: dict[str, str] = {}
         self._standing = {machine: device_views(samples) for machine, samples in stored.items()}
         uuids = {view.uuid for views in self._standing.values() for view in views.values() if view.uuid}
@@ -60,10 +66,11 @@ class Units:
             named = any(view.named and view.kind is ViewKind.GPU for view in self._standing[machine].values())
             for key, view in known_views(samples).items():
                 stands = key in self._standing[machine]
-                if (view.named or not named) and (stands or _was_before(view, self._standing[machine], uuids)):
+                was = (machine, key) in self._left or _was_before(view, self._standing[machine], uuids)
+                if (view.named or not named) and (stands or was):
                     views[machine, key] = view
         for place, view in views.items():
-            for name in _names(place, view):
+            for name in _names(place, view, has_left=place in self._left):
                 self._join(_key(place), name)
         self._of: dict[Place, tuple[str, str]] = {}
         self.by_id: dict[str, Unit] = {}
@@ -75,13 +82,10 @@ class Units:
                 self._add_part(place, view, stored[place[0]])
 
     def whole(self, machine: str) -> list[tuple[str, str]]:
-        """Return (id, part) of every GPU that a machine has now."""
-        found = [
-            self._of[machine, key]
-            for key, view in self._standing.get(machine, {}).items()
-            if view.kind is ViewKind.GPU and (machine, key) in self._of
-        ]
-        return list(dict.fromkeys(found))
+        """Return (id, part) of every GPU that a machine has now, and of those that have left it."""
+        standing = (key for key, view in self._standing.get(machine, {}).items() if view.kind is ViewKind.GPU)
+        left = sorted(key for of, key in self._left if of == machine)
+        return self.at((machine, key) for key in (*standing, *left))
 
     def at(self, places: Iterable[Place]) -> list[tuple[str, str]]:
         """Return (id, part) of what is seen at places; what is not known is left out."""
@@ -120,12 +124,12 @@ class Units:
         self._parent[roots[1]] = roots[0]
 
 
-def _names(place: Place, view: View) -> list[str]:
-    """Return what else is this unit's alone within the cluster."""
+def _names(place: Place, view: View, *, has_left: bool) -> list[str]:
+    """Return what else is this unit's alone within the cluster: not a slot that it has left, which may be another's."""
     if view.kind is ViewKind.MIG:
         return []
     names = [f"uuid/{_bare(view.uuid)}"] if view.uuid else []
-    if view.pci_address and view.side in (Side.HOST, Side.PCI_ONLY):
+    if view.pci_address and view.side in (Side.HOST, Side.PCI_ONLY) and not has_left:
         names.append(f"pci/{place[0]}/{view.pci_address}")
     return names
 
