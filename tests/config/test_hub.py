@@ -51,6 +51,16 @@ def test_a_store_that_is_named_is_taken(tmp_path: Path) -> None:
         ('[[federation]]\ncluster = "a"\nurl = "http://p:9090"\ntoken_file = "t"', "in the clear"),
         ('[[federation]]\ncluster = "a"\nurl = "http://u:p@p:9090"', "password"),
         (2 * '[[federation]]\ncluster = "a"\nurl = "http://p:9090"\n', "two of one cluster have one name"),
+        ('[[kube_state_metrics]]\ncluster = "a"\nurl = "kube:8080"', "is no page of metrics"),
+        ('[[kube_state_metrics]]\ncluster = "a"\nurl = "http://k:8080/metrics"\ntoken_file = "t"', "in the clear"),
+        (
+            2 * '[[kube_state_metrics]]\ncluster = "a"\nurl = "http://k:8080/metrics"\n',
+            "kube_state_metrics: two of one cluster have one name",
+        ),
+        (
+            '[relay]\nto = "http://h:1"\n[[kube_state_metrics]]\ncluster = "a"\nurl = "http://k:8080/metrics"',
+            "of no use to a relay",
+        ),
         ('[relay]\nto = "http://h:1"\n[[federation]]\ncluster = "a"\nurl = "http://p:9090"', "of no use to a relay"),
         ('[relay]\nto = "http://h:1"\n[[discovery]]\nfiles = ["a.yml"]', "of no use to a relay"),
         ('[forward]\nurl = "http://v:8428/write"\ntoken_file = "t"', "in the clear"),

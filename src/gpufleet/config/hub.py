@@ -12,7 +12,7 @@ from gpufleet.config.forward import ForwardConfig
 from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.prices import UsageConfig
-from gpufleet.config.pull import ClusterId, DiscoveryConfig, FederationConfig
+from gpufleet.config.pull import ClusterId, DiscoveryConfig, FederationConfig, KubeStateMetricsConfig
 from gpufleet.config.tls import TlsConfig, check_exposure
 from gpufleet.model.retention import LONGEST_DAYS, Retention
 
@@ -169,6 +169,8 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         exporter: machines without an agent that are read through an exporter of theirs, each a table `[[exporter]]`.
         discovery: machines without an agent that stand in files of targets, each a table `[[discovery]]`.
         federation: Prometheus servers of clusters that are asked for what they have, each a table `[[federation]]`.
+        kube_state_metrics: those of clusters, asked how many GPUs their nodes should have, each a table
+            `[[kube_state_metrics]]`.
         tls, ingest, flush, retention, usage, relay, forward: see there.
     """
 
@@ -192,6 +194,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     exporter: Annotated[tuple[ExporterHost, ...], msgspec.Meta(max_length=1000)] = ()
     discovery: Annotated[tuple[DiscoveryConfig, ...], msgspec.Meta(max_length=64)] = ()
     federation: Annotated[tuple[FederationConfig, ...], msgspec.Meta(max_length=64)] = ()
+    kube_state_metrics: Annotated[tuple[KubeStateMetricsConfig, ...], msgspec.Meta(max_length=64)] = ()
 
     def __post_init__(self) -> None:
         """Refuse to show the whole fleet beyond this machine by accident."""
@@ -199,7 +202,7 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if not self.insecure_listen:
             lacking = [] if self.auth == "tokens" else ['auth = "tokens"']
             check_exposure(self.listen, host, lacking + ([] if self.tls.is_on else ["[tls]"]))
-        for key in ("netdata", "exporter", "discovery", "federation"):
+        for key in ("netdata", "exporter", "discovery", "federation", "kube_state_metrics"):
             if self.relay.to is not None and getattr(self, key):
                 words = "is of no use to a relay (relay.to): it belongs in the hub's configuration"
                 raise ImpossibleValueError(key, words)
@@ -207,9 +210,10 @@ class HubConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if len(set(named)) < len(named):
             words = "two targets of one node have one name: their samples would be taken for each other's"
             raise ImpossibleValueError("exporter", words)
-        servers = [(one.cluster, one.name) for one in self.federation]
-        if len(set(servers)) < len(servers):
-            raise ImpossibleValueError("federation", "two of one cluster have one name: give each its own `name`")
+        for key, asked in (("federation", self.federation), ("kube_state_metrics", self.kube_state_metrics)):
+            servers = [(one.cluster, one.name) for one in asked]
+            if len(set(servers)) < len(servers):
+                raise ImpossibleValueError(key, "two of one cluster have one name: give each its own `name`")
         if not self.state:
             raise ImpossibleValueError("state", "must name a folder")
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from gpufleet.config.exporter import Timeout
-from gpufleet.config.hub_url import check_push_url
+from gpufleet.config.hub_url import check_page_url, check_push_url
 from gpufleet.config.load import ImpossibleValueError
 
 ClusterId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$")]
@@ -59,6 +59,34 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         for key in ("token_file", "ca"):
             if self.reads == "netdata" and getattr(self, key) is not None:
                 raise ImpossibleValueError(key, "is of no use for Netdata, which is asked without credentials")
+
+
+class KubeStateMetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster's kube-state-metrics, which is asked how many GPUs each node should have.
+
+    Attributes:
+        cluster: whose it is; one that this hub serves.
+        name: tells several of one cluster apart; the sender is `scrape/NAME`.
+        url: of its page, such as `http://kube-state-metrics.example:8080/metrics`.
+        interval_seconds: how often it is asked.
+        token_file: file with a token to present, such as `/etc/gpufleet/kube.token`; read again when it changes.
+        ca: PEM file of the authorities that vouch for it, such as `/etc/gpufleet/ca.crt`; None means the system's.
+        insecure: present the token over plain HTTP beyond loopback.
+        timeout_seconds: a page that takes longer is given up.
+    """
+
+    cluster: ClusterId
+    name: ShortName = "kube-state-metrics"
+    url: str
+    interval_seconds: PullSeconds = 30.0
+    token_file: str | None = None
+    ca: str | None = None
+    insecure: bool = False
+    timeout_seconds: Timeout = 20.0
+
+    def __post_init__(self) -> None:
+        """Refuse what names no page, and to show the token to whoever listens on the way."""
+        check_page_url("url", self.url, shows_token=bool(self.token_file) and not self.insecure)
 
 
 class FederationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,14 +9,19 @@ import msgspec
 from gpufleet.config.exporter import ExporterTarget
 from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import ImpossibleValueError
-from gpufleet.config.pull import DiscoveryConfig, FederationConfig
+from gpufleet.config.pull import DiscoveryConfig, FederationConfig, KubeStateMetricsConfig
 from gpufleet.hub.counters import Counters, bounded
 from gpufleet.hub.imported.writes import Writes
+from gpufleet.hub.imported.written import Written
 from gpufleet.hub.ingest import Ingest
 from gpufleet.hub.liveness.senders import answered_at
 from gpufleet.hub.pressure import Pressure
+from gpufleet.hub.pulled.cluster_page import MAX_PAGE_BYTES, ClusterPage
 from gpufleet.hub.pulled.discovery import Discovery
-from gpufleet.hub.pulled.federation import MAX_PAGE_BYTES, READER, Federation, federate_url
+from gpufleet.hub.pulled.federation import READER as FEDERATE
+from gpufleet.hub.pulled.federation import Federated, federate_url
+from gpufleet.hub.pulled.kubernetes import READER as SCRAPE
+from gpufleet.hub.pulled.kubernetes import KubernetesPage
 from gpufleet.hub.pulled.standing import Standings, Who
 from gpufleet.hub.pulled.targets import Target
 from gpufleet.model.errors import ConfigError
@@ -34,7 +39,7 @@ class Pulling(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ingest: takes in what single hosts say.
-        writes: takes in what federations say.
+        writes: takes in what pages of whole clusters say.
         counters: count names that no table has.
         pressure: the bound on pages that are held at once, together with bodies that are pushed.
         standings: learn how it goes.
@@ -164,6 +169,8 @@ def _everything(config: HubConfig, hosts: _Hosts, pulling: Pulling) -> list[Aski
         asking.append(hosts.of(target.cluster, target.node, reader, target.url or target.address or ""))
     for federation in config.federation:
         asking.append(_kept(_federation(federation, pulling).run, f"asking {federation.url}", pulling))
+    for kubernetes in config.kube_state_metrics:
+        asking.append(_kept(_kubernetes(kubernetes, pulling).run, f"asking {kubernetes.url}", pulling))
     for discovery in config.discovery:
         found = Discovery(discovery, hosts.discovered(discovery), pulling.standings)
         asking.append(_kept(found.run, f"following {', '.join(discovery.files)}", pulling))
@@ -174,24 +181,39 @@ def _kept(run: Asking, name: str, pulling: Pulling) -> Asking:
     return lambda: keep(run, name, ended=pulling.counters.defect("pull"))
 
 
-def _federation(config: FederationConfig, pulling: Pulling) -> Federation:
+def _federation(config: FederationConfig, pulling: Pulling) -> ClusterPage:
+    read = Federated(plain_pods=config.pod_labels == "workload")
+    return _page(config, federate_url(config.url, config.match), f"{FEDERATE}/{config.name}", read, pulling)
+
+
+def _kubernetes(config: KubeStateMetricsConfig, pulling: Pulling) -> ClusterPage:
+    return _page(config, config.url, f"{SCRAPE}/{config.name}", KubernetesPage(pulling.clock), pulling)
+
+
+def _page(
+    config: FederationConfig | KubeStateMetricsConfig,
+    url: str,
+    sender: str,
+    read: Callable[[bytes], Written],
+    pulling: Pulling,
+) -> ClusterPage:
     from gpufleet.readers.exporter.fetch import UrlPages
 
     pages = UrlPages(
-        federate_url(config.url, config.match),
+        url,
         timeout_seconds=config.timeout_seconds,
         token=token_of(config.token_file),
         tls=trust_of(config.ca),
         room=pulling.pressure,
         max_bytes=MAX_PAGE_BYTES,
     )
-    return Federation(
+    return ClusterPage(
         config.cluster,
-        config.name,
+        sender,
         pages,
+        read,
         pulling.writes,
         pulling.clock,
-        pulling.standings.open(config.cluster, f"{READER}/{config.name}", config.url),
+        pulling.standings.open(config.cluster, sender, config.url),
         interval_seconds=config.interval_seconds,
-        plain_pods=config.pod_labels == "workload",
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.config.hub import IngestConfig
-from gpufleet.config.pull import DiscoveryConfig, FederationConfig
+from gpufleet.config.pull import DiscoveryConfig, FederationConfig, KubeStateMetricsConfig
 from tests.support.exporters import serving
 from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, running_site
@@ -172,3 +172,56 @@ async def test_a_federation_keeps_each_machines_own_instants(tmp_path: Path) -> 
                 )
 
             await wait_until_async(is_down, seconds=30, what="its failure to be told")
+
+
+def kube_page(*nodes: str) -> bytes:
+    """Return a page as kube-state-metrics v2 writes it: of pods for the most part."""
+    lines = ["# HELP kube_pod_info [STABLE] Information about pod.", "# TYPE kube_pod_info gauge"]
+    lines += [f'kube_pod_info{{namespace="n",pod="p-{number}",uid="u-{number}"}} 1' for number in range(500)]
+    lines.append("# HELP kube_node_status_capacity [STABLE] The total amount of resources available for a node.")
+    lines.append("# TYPE kube_node_status_capacity gauge")
+    for node in nodes:
+        lines.append(f'kube_node_status_capacity{{node="{node}",resource="cpu",unit="core"}} 96')
+        lines.append(f'kube_node_status_capacity{{node="{node}",resource="nvidia_com_gpu",unit="integer"}} 8')
+        lines.append(f'kube_node_status_allocatable{{node="{node}",resource="nvidia_com_gpu",unit="integer"}} 7')
+        lines.append(f'kube_node_labels{{node="{node}",label_nvidia_com_gpu_count="8"}} 1')
+    return "\n".join(lines).encode() + b"\n"
+
+
+async def test_kube_state_metrics_is_asked_by_itself_and_a_node_that_it_lists_no_more_is_counted_no_more(
+    tmp_path: Path,
+) -> None:
+    page = [kube_page("n1", "n2", "n3")]
+    with serving(lambda: page[0]) as (_, url):
+        kubernetes = KubeStateMetricsConfig(cluster="local", url=url, interval_seconds=1)
+        async with running_site(tmp_path / "state", kube_state_metrics=(kubernetes,)) as site:
+
+            async def told() -> tuple[Any, ...]:
+                _, cluster = await site.ask("/v1/clusters/local")
+                said = cluster["coverage"].get("kubernetes") or []
+                return tuple((one["reader"], one["machines"], one["gpus"], one["allocatable"]) for one in said)
+
+            async def all_three() -> bool:
+                return await told() == (("scrape/kube_state_metrics", 3, 24, 21),)
+
+            await wait_until_async(all_three, seconds=60, what="three nodes of the page")
+            _, (sender,) = await site.ask("/v1/senders")
+            assert (sender["sender"], sender["liveness"]["state"]) == ("scrape/kube-state-metrics", "live")
+            # What it says of pods and processors is not even counted.
+            assert await figure(site, "gpufleet_hub_written_other_samples_total") == 0
+
+            page[0] = kube_page("n1", "n2")
+
+            async def gone() -> bool:
+                return await told() == (("scrape/kube_state_metrics", 2, 16, 14),)
+
+            await wait_until_async(gone, seconds=60, what="the end of the third")
+            page[0] = b"up 1\n"  # something else answers there
+
+            async def is_down() -> bool:
+                return await figure(site, "gpufleet_hub_pull_up") == 0
+
+            await wait_until_async(is_down, seconds=30, what="its failure to be told")
+            assert await gone()  # what was said holds for a while
+            page[0] = kube_page("n1", "n2", "n3")
+            await wait_until_async(all_three, seconds=60, what="the third to be back")
