@@ -67,7 +67,7 @@ class KubeStateMetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     Attributes:
         cluster: whose it is; one that this hub serves.
         name: tells several of one cluster apart; the sender is `scrape/NAME`.
-        url: of its page, such as `http://kube-state-metrics.example:8080/metrics`.
+        url: of its page, such as `https://kube-state-metrics.example/metrics`.
         interval_seconds: how often it is asked.
         token_file: file with a token to present, such as `/etc/gpufleet/kube.token`; read again when it changes.
         ca: PEM file of the authorities that vouch for it, such as `/etc/gpufleet/ca.crt`; None means the system's.
