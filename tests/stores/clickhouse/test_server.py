@@ -15,10 +15,9 @@ from gpufleet.model.retention import Retention
 from gpufleet.model.stored import Accepted
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.client import Handles, connector, parse_dsn
-from gpufleet.stores.clickhouse.lease import LEASE_SECONDS, RENEWED_EVERY_SECONDS, Lease
+from gpufleet.stores.clickhouse.client import connector, parse_dsn, translated
+from gpufleet.stores.clickhouse.lease import LEASE_SECONDS, RENEWED_EVERY_SECONDS
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS
-from gpufleet.stores.clickhouse.schema import Engine
 from tests.support.accepted import accept
 from tests.support.authority import Authority
 from tests.support.clickhouse.process import ClickHouse
@@ -104,6 +103,7 @@ def test_the_grants_of_the_manual_are_enough(tmp_path: Path) -> None:
                 assert powers(store) == [100.0]
                 assert store.select("SELECT gpu_power_watts FROM fleet_latest").rows == [(100.0,)]
                 assert store.stats()["samples"].rows
+            server.ask("CREATE OR REPLACE VIEW gpufleet.fleet_events AS SELECT 1")  # another build's
 
 
 def test_a_user_who_may_only_read_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -175,6 +175,17 @@ def test_a_server_that_is_killed_between_an_insert_and_its_repetition(tmp_path: 
         assert rows(server, "fleet") == {"samples": 1, "latest": 1, "info": 1, "views": 1}
 
 
+def test_a_server_that_says_nothing_is_given_up(server: ClickHouse, database: str) -> None:
+    dsn = parse_dsn(server.dsn(database))
+    with closing(connector(dsn)(seconds=1)) as handle:
+        server.freeze()
+        try:
+            with pytest.raises(StoreError, match=r"it: the server does not answer: Read timed out\."), translated("it"):
+                handle.query("SELECT 1")
+        finally:
+            server.freeze(thaw=True)
+
+
 # --- who may write
 
 
@@ -193,25 +204,23 @@ def test_one_hub_at_a_time_writes_to_a_database(server: ClickHouse, database: st
 
 
 def test_a_hub_that_was_silent_for_too_long_has_lost_the_database(server: ClickHouse, database: str) -> None:
-    dsn = parse_dsn(server.dsn(database))
-    handles, passed = Handles(dsn, connector(dsn)), [0.0]
-    with closing(handles):
-        first, second = (Lease(hub, dsn.shown, lambda: passed[0]) for hub in ("a", "b"))
-        first.take(handles.writer, Engine.PLAIN)
-        with pytest.raises(StoreError, match="the hub a"):
-            second.take(handles.writer, Engine.PLAIN)
+    passed = [0.0]
+    with closing(ClickHouseStore.open(server.dsn(database), monotonic=lambda: passed[0])) as first:
+        first.migrate(None, "hub-a")
         server.ask(
             f"INSERT INTO {database}.writers SELECT hub, host, told_at + 1, told_at FROM {database}.writers FINAL"
         )  # as if its time had passed
-        second.take(handles.writer, Engine.PLAIN)
-        first.renew(handles.writer)  # not due
-        passed[0] += RENEWED_EVERY_SECONDS
-        with pytest.raises(StoreError, match="the hub b"):
-            first.renew(handles.writer)
-        second.renew(handles.writer)
-        first.release(handles.writer)
-        with pytest.raises(StoreError, match="the hub b"):
-            first.take(handles.writer, Engine.PLAIN)
+        with closing(opened(server.dsn(database), "hub-b")) as second:
+            first.write(told(1.0), "t")  # it is not time to look yet
+            passed[0] += RENEWED_EVERY_SECONDS
+            with pytest.raises(StoreError, match="the hub hub-b"):
+                first.write(told(2.0), "u")
+            with pytest.raises(StoreError, match="the hub hub-b"):
+                first.roll_up(T0 + 3 * HOUR_NS)
+            second.write(told(3.0), "v")
+        first.write(told(4.0), "w")  # the second was stopped
+        with pytest.raises(StoreError, match="the hub hub-a"):
+            opened(server.dsn(database), "hub-b")
     assert 2 * RENEWED_EVERY_SECONDS < LEASE_SECONDS
 
 

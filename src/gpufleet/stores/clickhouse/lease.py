@@ -5,7 +5,6 @@ hubs in one database would leave rows out of each other's hours.
 """
 
 import socket
-import time
 from collections.abc import Callable
 
 from gpufleet.model.errors import StoreError
@@ -43,7 +42,7 @@ FROM writers FINAL WHERE hub != {hub:String} AND until > now64(9) ORDER BY told_
 class Lease:
     """One hub's right to write. All times are the server's."""
 
-    def __init__(self, hub: str, shown: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, hub: str, shown: str, monotonic: Callable[[], float]) -> None:
         """Take the hub's name (the same after a restart), the database's for messages, and a clock of seconds."""
         self._hub = hub
         self._monotonic = monotonic

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -89,7 +90,14 @@ class ClickHouseStore:
     The engine of a folder belongs to one process, one folder a process, and must not be used after a fork.
     """
 
-    def __init__(self, dsn: Dsn, handles: Handles, lock: FolderLock | None, limits: SqlLimits) -> None:
+    def __init__(
+        self,
+        dsn: Dsn,
+        handles: Handles,
+        lock: FolderLock | None,
+        limits: SqlLimits,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._dsn = dsn
         self._limits = limits
         self._handles = handles
@@ -102,12 +110,13 @@ class ClickHouseStore:
         self._marks = Marks()
         self._retention = FOR_EVER
         self._lease: Lease | None = None
+        self._monotonic = monotonic
 
     @classmethod
-    def open(cls, dsn: str, limits: SqlLimits = _LIMITS) -> Self:
+    def open(cls, dsn: str, limits: SqlLimits = _LIMITS, monotonic: Callable[[], float] = time.monotonic) -> Self:
         """Open the store at a DSN: `chdb:///absolute/folder` or `clickhouse://user:password@host:port/database`.
 
-        `limits` are those of people's statements.
+        `limits` are those of people's statements; `monotonic` is a clock of seconds.
 
         Raises:
             StoreError: if the DSN is wrong, a library is missing, the machine cannot run the engine, another
@@ -117,7 +126,7 @@ class ClickHouseStore:
         connect = connector(parsed)
         lock = FolderLock(parsed.path) if parsed.path is not None else None
         try:
-            return cls(parsed, Handles(parsed, connect), lock, limits)
+            return cls(parsed, Handles(parsed, connect), lock, limits, monotonic)
         except StoreError:
             if lock is not None:
                 lock.release()
@@ -128,7 +137,7 @@ class ClickHouseStore:
         self._handles.check()
         with self._writing, translated(f"{self._dsn.shown}: migration"):
             if hub and self._dsn.path is None:
-                lease = Lease(hub, self._dsn.shown)
+                lease = Lease(hub, self._dsn.shown, self._monotonic)
                 lease.take(self._handles.writer, self._dsn.engine)
                 self._lease = lease
             migrate(self._handles.patient, tuple(self._tables.values()), self._dsn.engine)
