@@ -82,6 +82,15 @@ def test_a_server_that_does_not_answer() -> None:
     assert "secret" not in str(caught.value)
 
 
+def test_somebody_elses_configuration_is_not_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedded engine takes a `config.xml` where the process was started for its own: users, folders, all of it."""
+    (tmp_path / "config.xml").write_text("<clickhouse/>")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match=rf"{tmp_path}/config\.xml.*start it in another folder"):
+        ClickHouseStore.open(f"chdb://{tmp_path}/db")
+    assert not (tmp_path / "db").exists()
+
+
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match=r"gpufleet\.lock"):

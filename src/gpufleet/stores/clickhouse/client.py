@@ -202,6 +202,7 @@ def connector(dsn: Dsn) -> Callable[..., Handle]:
     """
     if dsn.path is not None:
         _check_processor(dsn)
+        _check_working_folder(dsn)
     needed = ["clickhouse_connect", "pyarrow", *(["chdb"] if dsn.path is not None else [])]
     for module in needed:
         try:
@@ -236,6 +237,15 @@ def connector(dsn: Dsn) -> Callable[..., Handle]:
         )
 
     return connect
+
+
+def _check_working_folder(dsn: Dsn) -> None:
+    """Refuse where the engine would read what is not its own: its tools look for a configuration where they are."""
+    found = Path.cwd() / "config.xml"
+    if found.exists():
+        raise StoreError(
+            f"{dsn.shown}: the engine would take {found} for its configuration: start it in another folder"
+        )
 
 
 def _check_processor(dsn: Dsn) -> None:
