@@ -36,6 +36,9 @@ class Road(enum.StrEnum):
     OTLP = "otlp"  # an OpenTelemetry Collector
 
 
+EARLIEST, LATEST = dt.datetime(1971, 1, 1, tzinfo=dt.UTC), dt.datetime(2200, 1, 1, tzinfo=dt.UTC)
+"""Where a fleet's time may begin: batches count nanoseconds since 1970, in 63 bits."""
+
 PROGRESS_SECONDS = 5.0
 TIMEOUT_SECONDS = 30.0
 """A post that takes longer has no answer."""
@@ -125,7 +128,11 @@ def _instant(text: str) -> int:
         at = dt.datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a time such as 2026-11-21T08:00:00Z", param_hint="--start") from None
-    return to_ns(at if at.tzinfo else at.replace(tzinfo=dt.UTC))
+    at = at if at.tzinfo else at.replace(tzinfo=dt.UTC)
+    if not EARLIEST <= at < LATEST:
+        words = f"{text!r} must lie between {EARLIEST.year} and {LATEST.year}"
+        raise typer.BadParameter(words, param_hint="--start")
+    return to_ns(at)
 
 
 def _list_faults() -> None:
@@ -134,7 +141,8 @@ def _list_faults() -> None:
     print(f"{FORM}, with commas between several.\nAFTER and LASTS are spans such as 30s, 5m, 2h.\n")
     for kind, row in FAULTS.items():
         lasts = f"lasts {row.lasts:.0f} s" if row.lasts else "at an instant"
-        amount = f"; AMOUNT: {row.amount} ({row.default:g})" if row.amount else ""
+        span = f"{row.least:.0f} to {row.most:.0f}, {row.default:g} unless said"
+        amount = f"; AMOUNT: {row.amount} ({span})" if row.amount else ""
         print(f"{kind} (of a {row.level.name.lower()}; {lasts}{amount})\n  {row.happens}\n  hub: {row.expected}")
 
 

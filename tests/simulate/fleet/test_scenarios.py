@@ -1,15 +1,18 @@
 """Each fault of the fleet, against a hub on a jumping clock: it says what `FAULTS` and `docs/freshness.md` promise."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from gpufleet.hub.ingest import EpochConflictError
 from gpufleet.hub.paging import Asked
+from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.answer import SenderRecord
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.liveness import Freshness, State
+from gpufleet.model.stored import EventQuestion, EventSpan
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.agents import Agent, Timing, agents_of
 from gpufleet.simulate.fleet.faults import parse_faults
@@ -74,6 +77,35 @@ class Play:
         coverage = (await self.cluster(number)).coverage
         assert coverage is not None
         return coverage.reporting
+
+    def events(self, number: int = 1, node: int = 1) -> list[tuple[str, int, float]]:
+        """Return kind, code and second of every event of a node, the oldest first."""
+        id_ = self._machine(number, node)
+        span = EventSpan(cluster=f"sim-{number}", machine=id_, start=0, end=2**62)
+        found = self.hub.store.events(EventQuestion(spans=(span,), limit=100))
+        return [(one.kind, one.code, (one.at - self.start) / NANOS) for one in reversed(found)]
+
+    def latest(self, node: int = 1, gpu: int = 0) -> Mapping[str, object]:
+        """Return the newest readings of a GPU's fast lane."""
+        key = self.fleet.node(1, node).gpus[gpu].view.key
+        told = self.hub.store.latest("sim-1", self._machine(1, node), key)
+        (found,) = [one.sample.values for one in told if one.sample.lane is Lane.FAST]
+        return found
+
+    def reader_states(self, node: int = 1) -> set[str]:
+        return {one.state.value for one in self.hub.store.readers("sim-1", self._machine(1, node))}
+
+    def points(self, node: int = 1) -> list[float]:
+        """Return the seconds at which a node's first GPU told its power."""
+        key, end = self.fleet.node(1, node).gpus[0].view.key, self.hub.clock.now_ns() + 2 * 86_400 * NANOS
+        machine, begin = self._machine(1, node), self.start - 2 * 86_400 * NANOS
+        found = self.hub.store.series("sim-1", machine, ["gpu_power_watts"], begin, end, NANOS)
+        return [(at - self.start) / NANOS for at, _ in found.points[key, "gpu_power_watts"]]
+
+    def _machine(self, number: int, node: int) -> str:
+        name = f"sim-{number}-n{node:04d}"
+        (found,) = [one.id for one in self.hub.registry.machine_marks(f"sim-{number}") if one.sender == name]
+        return found
 
 
 @pytest.fixture
@@ -220,3 +252,69 @@ async def test_a_gpu_that_says_nothing_reports_no_more_and_its_node_lives(plays:
     assert fresh.liveness.partial == ("GPUs reporting: 6 of 8 expected by pci",)
     await plays.until(120 + 700)
     await is_healthy(plays, 1, 2)
+
+
+@fault("gpu-lost@+2m/10m:c1/n1/g1")
+async def test_a_gpu_that_falls_off_the_bus_is_told_with_its_xid_and_comes_back(plays: Play) -> None:
+    await plays.until(180)
+    assert sorted(plays.events()) == [("gpu_lost", 0, 120.0), ("xid", 79, 120.0)]
+    (reason,) = {one.reason if isinstance(one, Absent) else one for one in plays.latest(gpu=1).values()} - {"lost"}
+    assert reason is Reason.GPU_LOST
+    assert not any(isinstance(one, Absent) and one.reason is Reason.GPU_LOST for one in plays.latest().values())
+    await plays.until(800)
+    assert plays.events()[2:] == [("gpu_recovered", 0, 720.0)]
+    assert isinstance(plays.latest(gpu=1)["gpu_power_watts"], float)
+
+
+@fault("gpu-hung@+2m/5m:c1/n1/g0")
+async def test_a_hung_gpu_makes_its_reader_partial_for_as_long(plays: Play) -> None:
+    await plays.until(100)
+    assert plays.reader_states() == {"ok"}
+    await plays.until(180)
+    assert plays.events() == [("hang_started", 0, 120.0)]
+    assert "partial" in plays.reader_states()
+    power = plays.latest()["gpu_power_watts"]
+    assert isinstance(power, Absent)
+    assert power.reason is Reason.TIMEOUT
+    assert (await plays.sender()).liveness.state is State.LIVE
+    await plays.until(500)
+    assert plays.events()[1:] == [("hang_ended", 0, 420.0)]
+    assert plays.reader_states() == {"ok"}
+
+
+@fault("hot-gpu=5@+2m/5m:c1/n1/g0")
+async def test_a_hot_gpu_is_told_by_its_temperature_clocks_and_reasons_and_by_both_ends(plays: Play) -> None:
+    await plays.until(180)
+    gpu = plays.fleet.node(1, 1).gpus[0]
+    told = plays.latest()
+    assert told["gpu_temperature_celsius"] == gpu.model.slowdown_celsius + 5
+    assert told["gpu_clock_event_reasons_mask"] == 0x48
+    assert plays.events() == [("throttle_started", 0, 120.0)]
+    await is_healthy(plays, 1, 2)
+    await plays.until(480)
+    assert plays.events()[1:] == [("throttle_ended", 0, 420.0)]
+    assert plays.latest()["gpu_clock_event_reasons_mask"] != 0x48
+
+
+@fault("xid=63@+2m:c1/n1/g1,xid=48@+3m:c1/n1/g1")
+async def test_an_xid_is_an_event_and_nothing_else(plays: Play) -> None:
+    await plays.until(240)
+    assert plays.events() == [("xid", 63, 120.0), ("xid", 48, 180.0)]
+    await is_healthy(plays, 1, 2)
+    assert plays.events(1, 2) == plays.events(2, 1) == []
+
+
+@fault("clock-step=900@+2m/5m:c1/n1,clock-step=-86400@+2m/5m:c1/n2")
+async def test_what_a_clock_that_is_far_ahead_stamped_is_not_stored_and_what_one_behind_did_is_at_its_time(
+    plays: Play,
+) -> None:
+    await plays.until(120 + 290)
+    assert max(plays.points(1)) < 120
+    assert await plays.reporting() == (NODES - 1) * GPUS
+    behind = [at for at in plays.points(2) if at < 0]
+    assert len(behind) == 300 // 30
+    assert all(120 <= at + 86400 < 420 for at in behind)
+    assert (await plays.fresh()).senders == {State.LIVE: NODES}
+    await plays.until(120 + 300 + 300)
+    await is_healthy(plays, 1, 2)
+    assert max(plays.points(1)) > 120 + 300

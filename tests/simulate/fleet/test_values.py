@@ -1,7 +1,13 @@
 """What the fleet's devices say is a function of seed and instant, possible, and agrees with itself."""
 
+import hashlib
 import itertools
+import os
 import random
+import statistics
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +19,7 @@ from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.agents import Agent, Timing, agents_of
-from gpufleet.simulate.fleet.faults import parse_faults
+from gpufleet.simulate.fleet.faults import FAULTS, parse_faults
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
 from gpufleet.simulate.fleet.hardware import MODELS
 from gpufleet.simulate.fleet.layout import PATTERN, Gpu, Node, Role
@@ -39,6 +45,62 @@ def bodies(seed: int, rounds: int = 3) -> list[bytes]:
 def test_one_seed_is_one_fleet_to_the_byte_and_another_one_is_another() -> None:
     assert bodies(7) == bodies(7)
     assert not set(bodies(7)) & set(bodies(8))
+
+
+IN_ANOTHER_PROCESS = """
+import hashlib, sys
+from tests.simulate.fleet.test_values import every_fault
+print(hashlib.sha256(b"".join(every_fault())).hexdigest())
+"""
+
+
+def every_fault() -> list[bytes]:
+    """Make what a fleet in which everything goes wrong sends in five minutes."""
+    kinds = ",".join(f"{kind}@+{10 * at}s:c{at % 2 + 1}" for at, kind in enumerate(FAULTS))
+    agents = agents_of(
+        Fleet(FleetSpec(seed=7, clusters=2, nodes=8, faults=parse_faults(kinds, START))), Timing(start=START)
+    )
+    for _ in range(30):
+        for agent in agents:
+            agent.look()
+    return [body.content for agent in agents for body in agent.waiting]
+
+
+def test_two_processes_send_the_same_bytes_whatever_order_their_sets_are_in() -> None:
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", IN_ANOTHER_PROCESS],
+            capture_output=True, text=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[3],
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert told == {hashlib.sha256(b"".join(every_fault())).hexdigest()}
+
+
+def correlation(one: list[float], other: list[float]) -> float:
+    return statistics.correlation(one, other)
+
+
+def test_power_follows_load_temperature_follows_power_and_clocks_fall_under_load() -> None:
+    node, gpu = busy(FLEET, Role.INFERENCE)  # whose load follows the day, and never rests
+    every = [START + 60 * step * NANOS for step in range(1440)]
+    strains = [FLEET.strain(node, gpu, at) for at in every]
+    boot = FLEET.booted_at(node, START)
+    told = [gpu_fast(gpu, at, boot, one) for at, one in zip(every, strains, strict=True)]
+
+    def of(name: str) -> list[float]:
+        found = [one[name] for one in told]
+        assert all(isinstance(value, int | float) for value in found)
+        return [float(value) for value in found if isinstance(value, int | float)]
+
+    load, power, heat = [one.load for one in strains], of("gpu_power_watts"), of("gpu_temperature_celsius")
+    assert correlation(load, power) > 0.999
+    assert correlation(of("gpu_utilization_ratio"), power) > 0.99
+    assert correlation(of("gpu_sm_clock_hertz"), load) < -0.9
+    behind = {lag: correlation(power[: -lag or None], heat[lag:]) for lag in (0, 2, 30)}
+    assert behind[2] > behind[0] > behind[30]  # it follows with 150 s
+    assert behind[2] > 0.95
 
 
 def said(fleet: Fleet, place: tuple[int, int, int], at: int) -> dict[str, object]:

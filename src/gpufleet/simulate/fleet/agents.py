@@ -83,8 +83,8 @@ class Agent:
         self._first = timing.start + (0 if timing.at_once else number(self._every, fleet.spec.seed, node.name, "turn"))
         self.next_at = self._first
         self._before = 0  # the look before; 0 when there was none since it was started
-        self._started_at = timing.start
         self._faults = fleet.schedule.of_node(node.cluster, node.number)
+        self._started_at = timing.start + self._ahead(timing.start)
         self._epochs = 0
         self._epoch = self._new_epoch()
         self._seq = 0
@@ -112,7 +112,7 @@ class Agent:
         begun = [fault for fault in self._faults if self._timing.start < fault.begin and since < fault.begin <= at]
         for fault in self._faults:
             if fault.kind in (FaultKind.AGENT_RESTART, FaultKind.NODE_REBOOT) and since < fault.end <= at:
-                self._before, self._started_at = 0, fault.end
+                self._before, self._started_at = 0, fault.end + self._ahead(fault.end)
         for fault in begun:
             if fault.kind in (FaultKind.SPOOL_WIPED, FaultKind.LOST_BATCHES):
                 self._seq += int(fault.amount)
@@ -147,7 +147,7 @@ class Agent:
             self.waiting[at] = Body(self._seq, one.measured_at, renumber(one.content, self._epoch, self._seq))
 
     def _make(self, at: int, since: int) -> None:
-        ahead = int(sum(fault.amount for fault in self._active(FaultKind.CLOCK_STEP, at)) * NANOS)
+        ahead = self._ahead(at)
         look = Look(
             at=at,
             since=since,
@@ -162,7 +162,7 @@ class Agent:
             epoch=self._epoch,
             seq=self._seq,
             sent_at=look.stamp,
-            heartbeat=self._heartbeat(ahead) if self._is_due(at, HEARTBEAT_SECONDS) else None,
+            heartbeat=self._heartbeat() if self._is_due(at, HEARTBEAT_SECONDS) else None,
             reports=self._reports(look),
         )
         self.waiting.append(Body(self._seq, look.stamp, encode(batch)))
@@ -172,11 +172,11 @@ class Agent:
     def _reports(self, look: Look) -> tuple[MachineReport, ...]:
         return reports_of(self._fleet, self.node, look)
 
-    def _heartbeat(self, ahead: int) -> Heartbeat:
+    def _heartbeat(self) -> Heartbeat:
         return Heartbeat(
             interval_seconds=HEARTBEAT_SECONDS,
             version=__version__,
-            started_at=self._started_at + ahead,
+            started_at=self._started_at,
             config_hash="simulated",
             queue_records=len(self.waiting),
             queue_bytes=sum(len(body.content) for body in self.waiting),
@@ -191,6 +191,10 @@ class Agent:
         """Tell whether something that is done this often is due: at first, and once a span of it has begun."""
         every = int(seconds * NANOS)
         return not self._before or (at - self._first) // every != (self._before - self._first) // every
+
+    def _ahead(self, at: int) -> int:
+        """Return how far its clock is ahead at that instant, in nanoseconds."""
+        return int(sum(fault.amount for fault in self._active(FaultKind.CLOCK_STEP, at)) * NANOS)
 
     def _has(self, kind: FaultKind, at: int) -> bool:
         return bool(self._active(kind, at))

@@ -45,6 +45,8 @@ class FaultRow(NamedTuple):
         lasts: seconds unless told otherwise; 0 for what happens at an instant.
         amount: the number after `=`: what it is, and what it is unless told; empty where there is none.
         default: that number.
+        least, most: what it may be.
+        whole: whether it counts something, and has no fractions.
         happens: what the fleet does.
         expected: what a hub says then, in its own words.
     """
@@ -55,6 +57,9 @@ class FaultRow(NamedTuple):
     default: float
     happens: str
     expected: str
+    least: float = 0
+    most: float = 0
+    whole: bool = False
 
 
 _K, _CLUSTER, _NODE, _GPU = FaultKind, Level.CLUSTER, Level.NODE, Level.GPU
@@ -81,13 +86,14 @@ FAULTS: dict[FaultKind, FaultRow] = {
         "live; nothing is missing, nothing is suspect"),
     _K.SPOOL_WIPED: FaultRow(
         _NODE, 0, "batches that were in it", 3, "the spool is lost with these batches; a new epoch begins",
-        "live; so many batches of the old epoch stay missing"),
+        "live; so many batches of the old epoch stay missing", 1, 100_000, True),
     _K.LOST_BATCHES: FaultRow(
         _NODE, 0, "batches", 5, "the spool was full: the agent drops these numbers, and counts them",
-        "live; so many batches stay missing, and as many are dropped, as the sender says"),
+        "live; so many batches stay missing, and as many are dropped, as the sender says", 1, 100_000, True),
     _K.CLOCK_STEP: FaultRow(
         _NODE, 600, "seconds ahead, negative for behind", 300, "the node's clock is off; then it is right again",
-        "live and suspect: its clock is so many seconds off. What is more than 600 s ahead is not stored"),
+        "live and suspect: its clock is so many seconds off. What is more than 600 s ahead is not stored",
+        -9_999_999, 9_999_999),
     _K.CLONED_MACHINE: FaultRow(
         _NODE, 600, "", 0, "a machine with the same machine-id and another name sends, too",
         "both are live, and suspect: their evidence contradicts each other's"),
@@ -102,10 +108,11 @@ FAULTS: dict[FaultKind, FaultRow] = {
         "the node stays live; its reader is partial, and one GPU fewer reports"),
     _K.HOT_GPU: FaultRow(
         _GPU, 600, "celsius above its slowdown", 3, "the GPU is too hot: hardware slows it down, it draws less",
-        "the node stays live; temperature, clocks and the clock event reasons tell, and an event of each end"),
+        "the node stays live; temperature, clocks and the clock event reasons tell, and an event of each end",
+        0, 50),
     _K.XID: FaultRow(
         _GPU, 0, "number of the XID", 63, "the driver reports an error of the GPU",
-        "an event; nothing else changes"),
+        "an event; nothing else changes", 1, 9_999, True),
 }  # fmt: skip
 
 
@@ -174,6 +181,10 @@ def _parse(text: str, start: int) -> Fault:
     row = FAULTS[kind]
     if found["amount"] and not row.amount:
         raise FaultError(f"{text!r}: {kind} takes no amount")
+    amount = float(found["amount"]) if found["amount"] else row.default
+    if row.amount and not (row.least <= amount <= row.most and not (row.whole and amount % 1)):
+        number = "a whole number" if row.whole else "a number"
+        raise FaultError(f"{text!r}: the {row.amount} must be {number} from {row.least:.0f} to {row.most:.0f}")
     if found["lasts"] and not row.lasts:
         raise FaultError(f"{text!r}: {kind} happens at an instant")
     named = 3 if found["gpu"] else 2 if found["node"] else 1 if found["cluster"] else 0
@@ -188,7 +199,7 @@ def _parse(text: str, start: int) -> Fault:
         cluster=int(found["cluster"] or 1),
         node=int(found["node"] or 1),
         gpu=int(found["gpu"] or 0),
-        amount=float(found["amount"]) if found["amount"] else row.default,
+        amount=amount,
     )
 
 
