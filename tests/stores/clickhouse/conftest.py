@@ -29,7 +29,7 @@ def embedded(folder: Path) -> Iterator[ClickHouseStore]:
 
 @pytest.fixture(scope="session")
 def on_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseStore]:
-    with ClickHouse(tmp_path_factory.mktemp("server")) as server:
+    with ClickHouse(tmp_path_factory.mktemp("server"), zone="America/St_Johns") as server:
         store = ClickHouseStore.open(server.make("fleet"))
         store.migrate()
         yield store

@@ -43,6 +43,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), Handler)
         self.engine = engine
         self.password = password
+        self.zone = engine.ask("SELECT timezone()", "", {}, {})[1].decode().strip()
         self.sessions: set[str] = set()
         self.faults: list[tuple[str, str]] = []
         self.lock = threading.Lock()
@@ -129,7 +130,10 @@ class Handler(BaseHTTPRequestHandler):
             words = f"{error} (version 26.9 (official build))\n".encode()
             self._send(_STATUS.get(code, 500), {"X-ClickHouse-Exception-Code": str(code)}, words)
             return
-        headers = {"X-ClickHouse-Summary": json.dumps({"written_rows": str(written)}), "X-ClickHouse-Timezone": "UTC"}
+        headers = {
+            "X-ClickHouse-Summary": json.dumps({"written_rows": str(written)}),
+            "X-ClickHouse-Timezone": request.settings.get("session_timezone", self.server.zone),
+        }
         if format_:
             headers["X-ClickHouse-Format"] = format_
         if request.compressed:

@@ -42,8 +42,9 @@ def listens(port: int) -> bool:
 class ClickHouse:
     """A server, up while it is used as a context; its folder outlives it."""
 
-    def __init__(self, folder: Path, tls: Sequence[Path] = ()) -> None:
-        """Take a folder of its own, and certificate and key where it should speak TLS alone."""
+    def __init__(self, folder: Path, tls: Sequence[Path] = (), zone: str = "UTC") -> None:
+        """Take a folder of its own, certificate and key where it should speak TLS alone, and its time zone."""
+        self._zone = zone
         self.port = free_port()
         self.log = folder / "log"
         self._folder = folder
@@ -81,7 +82,7 @@ class ClickHouse:
                     str(self._folder / "data"), str(self.port), PASSWORD, *map(str, self._tls),
                 ],
                 cwd=self._folder,  # the engine reads the `config.xml` of the folder that it is started in
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={**os.environ, "PYTHONPATH": str(ROOT), "TZ": self._zone},
                 stdout=sink,
                 stderr=subprocess.STDOUT,
             )  # fmt: skip

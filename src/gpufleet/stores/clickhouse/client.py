@@ -27,11 +27,15 @@ TLS_PORTS = (443, 8443)
 _FORM = "clickhouse://user:password@host:port/database"
 _UNREADABLE = f"store DSN: it is {_FORM}, with %XX for what stands in user and password but letters and digits"
 
+ZONE = "UTC"
+"""What an instant without a zone is in, whatever zone the machine of the engine is in."""
+
 SESSION_SETTINGS = {
     "async_insert": 0,  # an insert is on disk when it returns
     "max_partitions_per_insert_block": 0,  # one sender with an old backlog must not stop the others
     "max_execution_time": 60,
     "max_memory_usage": 2_000_000_000,
+    "session_timezone": ZONE,
 }
 
 ENGINE_OPTIONS = {
@@ -43,8 +47,8 @@ ENGINE_OPTIONS = {
 CONNECT_SECONDS = 10
 """A server that takes no connection for so long is away."""
 
-ANSWER_SECONDS = SESSION_SETTINGS["max_execution_time"] + 30
-"""A server that is silent for so long is away: it ends every statement earlier."""
+ANSWER_SECONDS = 90
+"""A server that is silent for so long is away: `max_execution_time` ends every statement earlier."""
 
 PATIENT_SECONDS = 3600
 """The same for what may take long: bringing tables forward, and making hours."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpufleet.model.errors import SqlError
 from gpufleet.model.sql import Selected, SqlLimits
-from gpufleet.stores.clickhouse.client import Handle
+from gpufleet.stores.clickhouse.client import ZONE, Handle
 from gpufleet.stores.clickhouse.sql.checking import check_text, check_tree, check_written
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
@@ -19,6 +19,7 @@ _VERSION = re.compile(r"\s*\((?:version [\d.]+[^)]*|official build)\)")
 def settings_of(limits: SqlLimits) -> dict[str, Any]:
     """Return the settings of the handle. `readonly` comes last: nothing is changed after it."""
     return {
+        "session_timezone": ZONE,
         "max_execution_time": limits.seconds,
         "timeout_overflow_mode": "throw",
         "max_memory_usage": limits.memory_bytes,

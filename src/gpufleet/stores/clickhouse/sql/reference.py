@@ -15,8 +15,8 @@ def render_sql_reference() -> str:
         "",
         "`POST /v1/query` and `gpufleet query sql` take one `SELECT` of ClickHouse's dialect over these views, from",
         f"administrators. It ends after {limits.seconds:g} s, may take {limits.memory_bytes // 10**6:,} MB of memory;",
-        f"and its answer has at most {limits.rows:,} rows and {limits.result_bytes >> 20} MiB. How it is asked:",
-        "[answers](../answers.md#sql).",
+        f"and its answer has at most {limits.rows:,} rows and {limits.result_bytes >> 20} MiB. Instants without",
+        "a zone are in UTC. How it is asked: [answers](../answers.md#sql).",
         "",
     ]
     for view in VIEWS:
