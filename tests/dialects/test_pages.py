@@ -13,6 +13,7 @@ from gpufleet.decoding import decode
 from gpufleet.decoding.format import Source
 from gpufleet.dialects.dialect import Dialect
 from gpufleet.dialects.known import DIALECTS, recognise
+from gpufleet.dialects.labels import unknown_labels
 from gpufleet.dialects.reading import Read, read
 from gpufleet.exporters.prometheus import PrometheusExporter
 from gpufleet.model.absence import Absent, Reason
@@ -261,3 +262,11 @@ def test_instances_come_back_whole_from_our_own_page() -> None:
             assert values[device.key][name] == expected, name
     profiles = {str(of_view.get("mig_profile")) for of_view in values.values()} - {"None"}
     assert profiles == {"1g.18gb"}
+
+
+@pytest.mark.parametrize("page", sorted(PAGES.glob("*.txt")), ids=lambda page: page.stem)
+def test_every_label_of_a_captured_page_is_in_a_table(page: Path) -> None:
+    series = TextParser().parse(page.read_bytes()).series
+    told = [(known, one) for one in series for known in DIALECTS if known.is_mine(one.name)]
+    assert told
+    assert [label for known, one in told for label in unknown_labels(known, one)] == []

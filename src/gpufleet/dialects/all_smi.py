@@ -181,4 +181,12 @@ def whose(series: Series) -> Whose | None:
     return Whose(machine=machine, view=gpu, name=name)
 
 
-ALL_SMI = Dialect(name="all-smi", prefixes=("all_smi_",), families=FAMILIES, unread=UNREAD, whose=whose)
+LABELS = frozenset(
+    {
+        *("gpu", "gpu_uuid", "uuid", "gpu_index", "index", "host", "hostname", "cpu_model"),
+        *("vgpu_id", "vgpu_uuid", "vgpu_type", "vgpu_vm_id"),
+        *("mig_instance", "mig_uuid", "mig_profile", "gpu_instance_id", "compute_instance_id"),
+    }
+)
+
+ALL_SMI = Dialect(name="all-smi", prefixes=("all_smi_",), families=FAMILIES, unread=UNREAD, whose=whose, labels=LABELS)

@@ -133,4 +133,13 @@ def whose(series: Series) -> Whose | None:
     return Whose(machine=machine, view=mig, name=labels.get("modelName", ""), guest=bool(guest))
 
 
-DCGM_EXPORTER = Dialect(name="dcgm-exporter", prefixes=("DCGM_",), families=FAMILIES, unread=UNREAD, whose=whose)
+LABELS = frozenset(
+    {
+        *("UUID", "uuid", "gpu", "device", "pci_bus_id", "modelName", "Hostname", "hostname"),
+        *("GPU_I_ID", "GPU_I_PROFILE", "err_code", "err_msg", "hpc_job", "vgpu", "vm_name", "vm_uid"),
+    }
+)
+
+DCGM_EXPORTER = Dialect(
+    name="dcgm-exporter", prefixes=("DCGM_",), families=FAMILIES, unread=UNREAD, whose=whose, labels=LABELS
+)

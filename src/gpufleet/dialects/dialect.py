@@ -86,6 +86,8 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         special: families whose labels say what their value means, to how they are read.
         measured: a family whose value is when a device's readings were measured, in seconds since 1970, with the lane
             in its label `lane`; empty where the project tells no times.
+        labels: that its series have, beside dimensions of families and labels of targets: those that are read, and
+            those that are known to say nothing more; None where that is not judged.
     """
 
     name: str
@@ -96,6 +98,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     about_itself: tuple[str, ...] = ()
     special: Mapping[str, Special] = {}
     measured: str = ""
+    labels: frozenset[str] | None = None
 
     def is_mine(self, family: str) -> bool:
         """Tell whether a family is of this project."""

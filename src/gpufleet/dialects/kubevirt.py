@@ -50,4 +50,11 @@ def whose(series: Series) -> Whose | None:
     )
 
 
-KUBEVIRT = Dialect(name="kubevirt", prefixes=(PREFIX,), families=FAMILIES, unread=UNREAD, whose=whose)
+KUBEVIRT = Dialect(
+    name="kubevirt",
+    prefixes=(PREFIX,),
+    families=FAMILIES,
+    unread=UNREAD,
+    whose=whose,
+    labels=frozenset({"name", "gpu_index", "gpu_uuid", "gpu_name"}),
+)

@@ -244,4 +244,5 @@ NVIDIA_GPU_EXPORTER = Dialect(
     unread=UNREAD,
     whose=whose,
     special={PREFIX + "gpu_info": _info},
+    labels=frozenset({"uuid", "index", "pci_bus_id"}),
 )

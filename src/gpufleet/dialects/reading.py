@@ -1,11 +1,13 @@
 """Series of a dialect as samples. Pure."""
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 import msgspec
 
 from gpufleet.dialects.dialect import Dialect, Family, Whose
 from gpufleet.dialects.gathering import ENDED, Gathering, bounded
+from gpufleet.dialects.labels import unknown_labels
 from gpufleet.dialects.meaning import Meaning, meaning_of
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Subject
@@ -32,6 +34,7 @@ class Read(msgspec.Struct):
         unread: family to why it is left alone.
         unknown: families that the dialect has no row for.
         nameless: series of which the labels do not tell what they are about.
+        labels: those that no table has, to how many series have them that were not seen before.
     """
 
     machines: dict[str, list[Sample]]
@@ -39,6 +42,7 @@ class Read(msgspec.Struct):
     unknown: dict[str, None]
     nameless: int = 0
     guests: set[str] = msgspec.field(default_factory=set)
+    labels: Counter[str] = msgspec.field(default_factory=Counter)
 
 
 def read(
@@ -68,6 +72,7 @@ def read(
         meant = one.meaning
         if not isinstance(meant, Meaning) or meant.dialect is not dialect:
             meant = one.meaning = meaning_of(dialect, one)
+            found.labels.update(unknown_labels(dialect, one))
         whose = meant.whose
         if whose is None:
             _leave(found, dialect, one.name, meant)

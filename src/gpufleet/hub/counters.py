@@ -21,6 +21,7 @@ class Counters:
         flushed_batches, flushed_rows: written to the store.
         flush_failures: attempts to flush that failed.
         quarantined: batches put aside, by step.
+        unknown_labels: labels of known projects' series that no table has, by name; see `bounded`.
         unknown_metrics, invalid_values: what normalising found, by metric name; see `bounded`.
         future_rows: rows dropped because they say that they were measured in the future.
         repeated_rows: rows dropped because their batch had another of the same subject and instant.
@@ -49,6 +50,7 @@ class Counters:
         self.flush_failures = 0
         self.quarantined: Counter[str] = Counter()
         self.unknown_metrics: Counter[str] = Counter()
+        self.unknown_labels: Counter[str] = Counter()
         self.invalid_values: Counter[str] = Counter()
         self.future_rows = 0
         self.repeated_rows = 0

@@ -34,7 +34,7 @@ def exporter_reader(
     key: str,
     *,
     room: Room | None = None,
-    drift: Callable[[Mapping[str, int]], None] = lambda _: None,
+    drift: Callable[[Mapping[str, int], Mapping[str, int]], None] = lambda *_: None,
 ) -> ExporterReader:
     """Return the reader of a target, which has not asked anybody anything yet.
 
@@ -43,7 +43,7 @@ def exporter_reader(
         clock: the clocks.
         key: where in the configuration it stands, for words of errors.
         room: bounds pages of all targets that are held at once.
-        drift: hears of names that its dialect's table lacks, see `ExporterReader`.
+        drift: hears of names and labels that its dialect's table lacks, see `ExporterReader`.
 
     Raises:
         ConfigError: if a token or authorities cannot be read, or the address is none.

@@ -55,10 +55,12 @@ class Pulling(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     states: Iterable[SenderState]
 
-    def drift(self, names: Mapping[str, int]) -> None:
-        """Count names under a known project's prefix that its table lacks."""
+    def drift(self, names: Mapping[str, int], labels: Mapping[str, int]) -> None:
+        """Count names under a known project's prefix, and labels, that its table lacks."""
         for name, count in names.items():
             bounded(self.counters.unknown_metrics, name, count)
+        for name, count in labels.items():
+            bounded(self.counters.unknown_labels, name, count)
 
 
 @contextlib.asynccontextmanager

@@ -102,6 +102,19 @@ def test_unknown_names_of_a_known_project_are_counted_by_name() -> None:
     )
 
 
+def test_labels_that_no_table_has_are_counted_by_name_once_for_each_series() -> None:
+    renamed = series("DCGM_FI_DEV_GPU_TEMP", gpu_uuid="GPU-1", gpu="0", Hostname="n", region="eu", exported_pod="p")
+    told = request(
+        (renamed, 50.0, T0),
+        (series("DCGM_FI_DEV_POWER_USAGE", UUID="GPU-1", DCGM_FI_DEV_SERIAL="7", instance="n:1", region="eu"), 1.0, T0),
+        (series("DCGM_FI_DEV_OF_TOMORROW", tomorrow="1"), 1.0, T0),  # whose labels nobody could know
+        (series("node_load1", cpu="1"), 1.0, T0),
+    )
+    found = read_request(told)
+    assert (dict(found.labels), found.nameless) == ({"gpu_uuid": 1, "region": 2}, 1)
+    assert read_request(told).labels == {}
+
+
 @pytest.mark.parametrize(
     ("instance", "host"),
     [

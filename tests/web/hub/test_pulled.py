@@ -75,7 +75,7 @@ async def figure(site: Site, line: str) -> float:
 
 async def test_files_of_targets_are_followed_and_hostile_neighbours_cost_themselves(tmp_path: Path) -> None:
     file = tmp_path / "targets.yml"
-    unknown = b'DCGM_FI_DEV_OF_TOMORROW{gpu="0",UUID="GPU-1"} 1\n'
+    unknown = b'DCGM_FI_DEV_OF_TOMORROW{gpu="0",UUID="GPU-1"} 1\nDCGM_FI_DEV_SM_CLOCK{slot="1",gpu="1"} 1\n'
     with serving(PAGE + unknown) as (_, url):
         async with Hostile().running() as hostile:
             good = url.removeprefix("http://").removesuffix("/metrics")
@@ -104,6 +104,7 @@ async def test_files_of_targets_are_followed_and_hostile_neighbours_cost_themsel
                 await wait_until_async(everybody_was_asked, seconds=60, what="every target to be asked")
                 assert isinstance((await told(site))["gpu-1"], float)
                 assert await figure(site, 'gpufleet_hub_unknown_metrics_total{metric="DCGM_FI_DEV_OF_TOMORROW"}') >= 1
+                assert await figure(site, 'gpufleet_hub_unknown_labels_total{label="slot"}') >= 1
                 _, senders = await site.ask("/v1/senders")
                 states = {one["sender"].rpartition("/")[2]: one["liveness"]["state"] for one in senders}
                 assert states.pop("gpu-1") == "live"

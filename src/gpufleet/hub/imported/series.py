@@ -49,10 +49,12 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
     machines: dict[Machine, list[Sample]] = {}
     holders: dict[Machine, dict[tuple[str, int], frozenset[Holder]]] = {}
     drift: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
     for target in targets.values():
         found = _read_target(target, request, f"{reader}/{target.dialect.name}")
         nameless += found.nameless
         drift += found.drift
+        labels += found.labels
         for told, samples in found.machines.items():
             machine = told or target.machine
             samples = [one for one in samples if has_a_name(one)]
@@ -73,6 +75,7 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
         others=others,
         nameless=nameless,
         holders=holders,
+        labels=labels,
         problems={str(problem): count for problem, count in request.problems.items()},
     )
 
@@ -119,6 +122,7 @@ class _Target(NamedTuple):
 class _Found(msgspec.Struct, frozen=True):
     machines: Mapping[str, list[Sample]]
     drift: Counter[str]
+    labels: Counter[str]
     nameless: int
     guests: Container[str]
 
@@ -137,4 +141,4 @@ def _read_target(target: _Target, request: WriteRequest, reader: str) -> _Found:
         ended=frozenset(place for place, number in enumerate(numbers) if number in stale),
     )
     drift = Counter(one.name for one in series if one.name in read_.unknown)
-    return _Found(read_.machines, drift, read_.nameless, read_.guests)
+    return _Found(read_.machines, drift, read_.labels, read_.nameless, read_.guests)

@@ -138,6 +138,8 @@ class Writes:
             self._counters.written_problems[problem] += count
         for name, count in written.drift.items():
             bounded(self._counters.unknown_metrics, name, count)
+        for name, count in written.labels.items():
+            bounded(self._counters.unknown_labels, name, count)
         for name, count in written.others.items():
             bounded(self._counters.other_metrics, name, count)
 

@@ -23,6 +23,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
         holders: of each machine, key of a view and an instant to the holders that series of it name, where any do.
         samples: how many there were in all, or log records.
         drift: names under a known project's prefix that its table does not have, to how many samples had them.
+        labels: of a known project's series that its table does not have, to how many series of them are new here.
         others: names of no known project, to how many samples had them: they are none of the hub's business.
         nameless: samples of which the labels do not tell which device or which machine they are of, and those of
             virtual machines that an agent on their host tells of: whose they are is its batches' to say.
@@ -37,6 +38,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     problems: Mapping[str, int]
     events: Mapping[Machine, tuple[Event, ...]] = {}
     holders: Mapping[Machine, Mapping[tuple[str, int], frozenset[Holder]]] = {}
+    labels: Mapping[str, int] = {}
 
     @property
     def taken(self) -> int:

@@ -49,11 +49,13 @@ class Told(msgspec.Struct, frozen=True):
         dialect: in which it was read.
         samples: of its machine.
         drift: names under the dialect's prefix that its table lacks, to how many series have them.
+        labels: those that its table lacks, to how many series have them that were not seen before.
     """
 
     dialect: Dialect
     samples: list[Sample]
     drift: Mapping[str, int]
+    labels: Mapping[str, int]
 
 
 def samples_of(page: Page, dialect: Dialect, at: int, *, reader: str, where: str, side: Side | None = None) -> Told:
@@ -88,7 +90,7 @@ def samples_of(page: Page, dialect: Dialect, at: int, *, reader: str, where: str
         words = f"{where}: {devices} devices with {values} values are more than one machine has"
         raise ReaderError(Reason.READER_FAILED, f"{words} ({MAX_DEVICES}, {MAX_VALUES})")
     drift = Counter(one.name for one in page.series if one.name in found.unknown and dialect.is_mine(one.name))
-    return Told(dialect, samples if side is None else _seen_from(samples, side), drift)
+    return Told(dialect, samples if side is None else _seen_from(samples, side), drift, found.labels)
 
 
 def _seen_from(samples: Sequence[Sample], side: Side) -> list[Sample]:

@@ -56,7 +56,7 @@ class ExporterReader:
         *,
         dialect: Dialect | None = None,
         side: Side | None = None,
-        drift: Callable[[Mapping[str, int]], None] = lambda _: None,
+        drift: Callable[[Mapping[str, int], Mapping[str, int]], None] = lambda *_: None,
     ) -> None:
         """Prepare it.
 
@@ -66,8 +66,8 @@ class ExporterReader:
             clock: the clocks.
             dialect: whose names the page has; None to recognise it.
             side: from where its GPUs are seen, where that is known better than the page tells.
-            drift: hears of each page which names under the project's prefix its table lacks, and how many series had
-                them.
+            drift: hears of each page which names under the project's prefix its table lacks, and which labels, and how
+                many series had them.
         """
         self._name, self._pages, self._clock, self._side = PREFIX + name, pages, clock, side
         self._dialect, self._drift = dialect, drift
@@ -139,7 +139,7 @@ class ExporterReader:
         finally:
             answer.done()
         self._dialect = told.dialect
-        self._drift(told.drift)
+        self._drift(told.drift, told.labels)
         samples, frozen = self._frozen.judge(told.samples, self._clock.monotonic())
         lost = [f"{count} lines were not taken: {problem}" for problem, count in problems.items()]
         return samples, (*frozen, *lost)[:MAX_WORDS]

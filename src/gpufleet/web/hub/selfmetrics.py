@@ -73,6 +73,8 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], hearing:
     _by_label(
         page, "unknown_metrics_total", "Values of metrics that this catalogue lacks", "metric", counters.unknown_metrics
     )
+    words = "New series of known projects that have a label which no table has"
+    _by_label(page, "unknown_labels_total", words, "label", counters.unknown_labels)
     _by_label(page, "other_metrics_total", "Samples of no project that is known here", "metric", counters.other_metrics)
     _by_label(
         page, "invalid_values_total", "Values that the catalogue does not allow", "metric", counters.invalid_values
