@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.threads import named_threads
+from gpufleet.model.errors import StoreError
 from gpufleet.ports import Clock, Store
 
 LOG = logging.getLogger(__name__)
@@ -36,11 +37,17 @@ async def rolling(
 
 
 def _roll(store: Store, counters: Counters, clock: Clock, stop: threading.Event, pause_seconds: float) -> None:
+    told = ""
     while not stop.is_set():
         try:
             hour = store.roll_up(clock.now_ns(), stop.is_set)
-        except Exception:  # the hour is as it was, and is tried again: nothing else waits for it
-            LOG.exception("minutes and hours could not be made")
+            told = ""
+        except Exception as error:  # the hour is as it was, and is tried again: nothing else waits for it
+            if not isinstance(error, StoreError):
+                LOG.exception("minutes and hours could not be made")
+            elif (words := str(error)) != told:  # a store that is away for hours is told of once
+                LOG.warning("minutes and hours could not be made: %s", words)
+                told = words
             counters.rollup_failures += 1
             hour = None
         if hour is None:
