@@ -1,0 +1,213 @@
+"""The limits of `docs/freshness.md`, each at both of its sides. Pure."""
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from gpufleet.hub.liveness.judging import Instant, complete_up_to, judge_view
+from gpufleet.hub.liveness.limits import judge, limits_of
+from gpufleet.hub.liveness.listening import Listening
+from gpufleet.hub.liveness.senders import SenderLife, Senders, Word
+from gpufleet.model.liveness import Liveness, State
+from gpufleet.model.status import Heartbeat
+from gpufleet.model.time import NANOS
+from gpufleet.model.wire import WireBatch
+from tests.fakes.clock import FakeClock
+from tests.hub.liveness.test_tally import CLUSTER
+
+LATE, STALE, LOST = State.LATE, State.STALE, State.LOST
+
+
+@pytest.mark.parametrize(
+    ("interval", "late", "stale"),
+    [
+        (None, 75, 300),  # one that never said its own counts as 30 s
+        (30.0, 75, 300),
+        (1.0, 17, 300),  # at least
+        (67.5, 150, 300),
+        (68.0, 151, 302),  # twice late
+        (592.5, 1200, 2400),
+        (3600.0, 1200, 2400),  # at most
+        (1e9, 1200, 2400),
+    ],
+)
+def test_a_sender_is_late_stale_and_lost_by_its_interval(interval: float | None, late: float, stale: float) -> None:
+    limits = limits_of(interval)
+    told = [judge(second, limits) for second in (0, late - 0.01, late, stale - 0.01, stale, 3599.9, 3600, 1e9)]
+    assert told == [State.LIVE, State.LIVE, LATE, LATE, STALE, STALE, LOST, LOST]
+
+
+@pytest.mark.parametrize(
+    ("machine", "behind", "interval", "state"),
+    [
+        (0.0, 0.0, 10.0, State.LIVE),
+        (20.0, 14.9, 10.0, State.LIVE),  # of a lane of 10 s: late from 35 s
+        (20.0, 15.0, 10.0, LATE),
+        (20.0, 114.9, 60.0, State.LIVE),  # of 60 s: from 135 s
+        (20.0, 115.0, 60.0, LATE),
+        (20.0, 279.9, 10.0, LATE),
+        (20.0, 280.0, 10.0, STALE),
+        (0.0, 3600.0, 600.0, LOST),
+        (50.0, -40.0, 10.0, LATE),  # never less silent than its machine
+    ],
+)
+def test_a_view_is_as_silent_as_its_machine_and_as_its_newest_sample_is_behind(
+    machine: float, behind: float, interval: float, state: State
+) -> None:
+    judged = judge_view(Liveness(state=State.LIVE, silent_seconds=machine, unverified=True), behind, interval)
+    assert (judged.state, judged.silent_seconds) == (state, machine + max(0.0, behind))
+    assert judged.unverified
+
+
+@pytest.mark.parametrize("state", [State.NEVER_SEEN, State.RETIRED, LOST])
+def test_a_view_of_a_machine_that_never_spoke_is_as_that(state: State) -> None:
+    assert judge_view(Liveness(state=state, silent_seconds=None), 5.0, 10.0).state is state
+
+
+def test_a_view_of_a_retired_machine_is_retired() -> None:
+    assert judge_view(Liveness(state=State.RETIRED, silent_seconds=9.0), 0.0, 10.0).state is State.RETIRED
+
+
+class Heard:
+    """One sender, and what is made of its words."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.listening = Listening(self.clock)
+        self.senders = Senders(self.listening)
+        self.seq = 0
+
+    def passes(self, seconds: float) -> None:
+        while seconds > 0:
+            step = min(seconds, 2.5)
+            self.clock.advance(step)
+            _ = self.listening.seconds
+            seconds -= step
+
+    def speaks(self, *, off: float = 0.0, way: float = 0.0, relayed: bool = False, **beat: object) -> None:
+        """Let it say something that took so long to come, by a clock that is so far off."""
+        self.seq += 1
+        sent = self.clock.now_ns() + int((off - way) * NANOS)
+        heartbeat = Heartbeat(interval_seconds=30.0, version="1", started_at=1, **beat)  # type: ignore[arg-type]
+        batch = WireBatch(
+            version=1, catalogue=1, cluster=CLUSTER, sender="s", epoch="e", seq=self.seq, sent_at=sent,
+            heartbeat=heartbeat, machines=[], views=[], absences=[], samples=[], dims=[], parts=[],
+        )  # fmt: skip
+        word = Word(batch=batch, received_at=self.clock.now_ns(), known_epoch=self.seq > 1, relayed=relayed)
+        self.senders.note(word)
+
+    @property
+    def instant(self) -> Instant:
+        return Instant(self.senders, now=self.clock.now_ns(), flush_lag_seconds=0.0)
+
+    @property
+    def life(self) -> SenderLife:
+        found = self.instant.life(CLUSTER, "s")
+        assert found is not None
+        return found
+
+    def judged(self) -> Liveness:
+        return self.instant.sender(self.life)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(299.0, 0), (300.0, 1)])
+def test_what_has_waited_for_five_minutes_is_missing(seconds: float, words: int) -> None:
+    heard = Heard()
+    heard.speaks(oldest_unsent=heard.clock.now_ns() - int(290 * NANOS), queue_records=7)
+    heard.passes(seconds - 290)
+    assert len(heard.judged().partial) == words
+
+
+@pytest.mark.parametrize(("off", "words"), [(60.0, 0), (-60.0, 0), (60.1, 1), (-60.1, 1)])
+def test_a_clock_that_is_more_than_a_minute_off_is_suspect(off: float, words: int) -> None:
+    heard = Heard()
+    heard.speaks(off=off)
+    assert len(heard.judged().suspect) == words
+
+
+def test_how_far_a_clock_is_off_is_less_the_way_of_the_fastest_of_eight_words() -> None:
+    heard = Heard()
+    ways = [0.5, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0]
+    told = []
+    for way in ways:
+        heard.speaks(off=10.0, way=way)
+        told.append(round(heard.life.clock_ahead_seconds, 3))
+        heard.passes(10)
+    assert told == [9.5] * 8 + [7.0]
+
+
+def test_how_long_a_relayed_word_waited_is_told_against_the_fastest_of_sixty_four() -> None:
+    heard = Heard()
+    heard.speaks(way=0.0, relayed=True)
+    heard.passes(10)
+    told = []
+    for _ in range(64):
+        heard.speaks(way=9.0, relayed=True)  # the relay became slow, and stays so
+        told.append(heard.life.silent_seconds)
+        heard.passes(10)
+    assert told == pytest.approx([9.0] * 63 + [0.0])
+
+
+@pytest.mark.parametrize(("apart", "ahead"), [(0.1, -1.0), (0.6, -3.0), (5.0, -3.0)])
+def test_words_that_come_within_five_seconds_count_as_one(apart: float, ahead: float) -> None:
+    heard = Heard()
+    heard.speaks(way=1.0)
+    heard.passes(10)
+    for _ in range(70):  # in 7, 42 and 350 s: two, eight and seventy that count
+        heard.speaks(way=3.0)
+        heard.passes(apart)
+    assert heard.life.clock_ahead_seconds == pytest.approx(ahead)
+
+
+def test_of_words_that_come_together_the_fastest_counts() -> None:
+    heard = Heard()
+    for way in (4.0, 3.0, 2.0, 2.5):
+        heard.speaks(way=way)
+        heard.passes(1)
+    assert heard.life.clock_ahead_seconds == pytest.approx(-2.0)
+
+
+def listened(steps: Sequence[tuple[str, float]]) -> tuple[float, float]:
+    """Return the seconds that were heard and those that were not."""
+    clock = FakeClock()
+    listening = Listening(clock)
+    for what, seconds in steps:
+        if what == "passes":
+            for _ in range(round(seconds / 0.5)):
+                clock.advance(0.5)
+                _ = listening.seconds
+        elif what == "jumps":
+            clock.advance(seconds)
+            _ = listening.seconds
+        else:
+            getattr(listening, what)()
+    return listening.seconds, listening.deaf_seconds
+
+
+@pytest.mark.parametrize(
+    ("steps", "heard", "deaf"),
+    [
+        ([("passes", 100)], 100, 0),
+        ([("passes", 10), ("jumps", 5.0), ("passes", 10)], 25, 0),
+        ([("passes", 10), ("jumps", 5.1), ("passes", 10)], 20, 5.1),
+        ([("passes", 10), ("turned_away", 0), ("passes", 30), ("took", 0), ("passes", 10)], 20, 30),
+        ([("turned_away", 0), ("passes", 100)], 40, 60),  # 60 s at most
+        ([("turned_away", 0), ("passes", 40), ("turned_away", 0), ("passes", 100)], 40, 100),
+        ([("took", 0), ("passes", 10)], 10, 0),
+        ([("turned_away", 0), ("took", 0), ("passes", 10)], 10, 0),
+    ],
+)
+def test_what_a_hub_could_hear(steps: list[tuple[str, float]], heard: float, deaf: float) -> None:
+    assert listened(steps) == pytest.approx((heard, deaf))
+
+
+def test_complete_up_to_is_what_waits_or_the_newest_word_and_nothing_of_one_that_is_lost() -> None:
+    heard = Heard()
+    heard.speaks()
+    made = heard.clock.now_ns()
+    assert complete_up_to(heard.life) == made
+    heard.speaks(oldest_unsent=made - 5 * NANOS, queue_records=1)
+    assert complete_up_to(heard.life) == made - 5 * NANOS
+    assert complete_up_to(msgspec.structs.replace(heard.life, silent_seconds=3599.9)) == made - 5 * NANOS
+    assert complete_up_to(msgspec.structs.replace(heard.life, silent_seconds=3600.0)) is None
