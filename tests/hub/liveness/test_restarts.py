@@ -3,19 +3,23 @@
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
-from gpufleet.config.hub import HubConfig
+import pytest
+
+from gpufleet.config.hub import HubConfig, IngestConfig
 from gpufleet.wiring.hub import running_hub
 from tests.fakes.batches import body
 from tests.fakes.clock import FakeClock
 from tests.fakes.store import MemoryStore
+from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site
 
 
 @contextlib.asynccontextmanager
-async def hub_in(folder: Path, clock: FakeClock) -> AsyncIterator[Site]:
+async def hub_in(folder: Path, clock: FakeClock, **settings: object) -> AsyncIterator[Site]:
     store = MemoryStore()
-    config = HubConfig(listen="127.0.0.1:0", state=str(folder))
+    config = HubConfig(listen="127.0.0.1:0", state=str(folder), **settings)  # type: ignore[arg-type]
     async with running_hub(config, store=lambda _: store, clock=clock) as hub:
         yield Site(hub, store)
 
@@ -31,3 +35,40 @@ async def test_two_outages_in_a_row_are_nobody_s_silence(tmp_path: Path) -> None
         assert sender["liveness"]["state"] == "live"
         assert sender["liveness"]["unverified"]
         assert sender["liveness"]["silent_seconds"] < 10
+
+
+async def test_a_hub_that_turns_batches_away_is_deaf_until_it_takes_one_and_says_so(tmp_path: Path) -> None:
+    clock = FakeClock()
+    ingest = IngestConfig(wal_max_bytes=16_384, max_body_bytes=4096)
+    async with hub_in(tmp_path, clock, ingest=ingest) as site:
+        await site.post(body(1, clock.now_ns()))
+        assert (await hearing(site))["deaf"] is False
+        site.store.down = True
+        statuses: list[int] = []
+        while 503 not in statuses:
+            statuses.append(await site.try_post(body(len(statuses) + 2, clock.now_ns())))
+        before = await hearing(site)
+        assert before["deaf"] is True
+        for _ in range(10):
+            clock.advance(4)
+            assert (await hearing(site))["deaf"] is True
+        after = await hearing(site)
+        assert after["deaf_seconds"] - before["deaf_seconds"] == pytest.approx(40)
+        _, (sender,) = await site.ask("/v1/senders")
+        assert sender["liveness"]["state"] == "live"
+        page = await site.text("/metrics")
+        assert "gpufleet_hub_deaf_seconds_total 4" in page
+        assert 'gpufleet_hub_senders{cluster="local",state="live"} 1' in page
+        site.store.down = False
+
+        async def taken() -> bool:
+            return await site.try_post(body(len(statuses) + 2, clock.now_ns())) == 200
+
+        await wait_until_async(taken, what="room in the log")
+        assert (await hearing(site))["deaf"] is False
+
+
+async def hearing(site: Site) -> dict[str, Any]:
+    _, fleet = await site.ask("/v1/fleet")
+    found: dict[str, Any] = fleet["hub"]
+    return found

@@ -35,6 +35,11 @@ class Site:
         """Ask for a page."""
         return (await asyncio.to_thread(_exchange, self.hub.url + path, "GET", None, ""))[1].decode()
 
+    async def try_post(self, content: bytes) -> int:
+        """Post a batch; returns the status."""
+        url = f"{self.hub.url}/v1/batches"
+        return (await asyncio.to_thread(_exchange, url, "POST", content, CONTENT_TYPE))[0]
+
     async def post(self, *bodies: bytes) -> None:
         """Post batches, and wait until the store has them."""
         expected = len(self.store.seqs) + len(bodies)
