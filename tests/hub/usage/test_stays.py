@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpufleet.hub.usage.stays import ALWAYS, APART_NS, Stay, last_told, stays_of
+from gpufleet.hub.usage.stays import ALWAYS, APART_NS, Stay, doubtful, last_told, stays_of
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.inventory import StoredSlot
@@ -89,6 +89,11 @@ def test_only_what_a_host_said_a_value_of_counts() -> None:
         "silent": [sample(Side.HOST, 7, lost)],
     }
     assert last_told(stored) == {("host", X): 5}
+
+
+def test_only_machines_that_share_a_gpu_are_asked_about() -> None:
+    assert doubtful([("a", X), ("b", Y), ("c", X)]) == ["a", "c"]
+    assert doubtful([("a", X), ("b", Y), ("a", "gpu/GPU-z")]) == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from gpufleet.hub.events import touches
 from gpufleet.hub.history import QuestionError
 from gpufleet.hub.usage.held import Holding, Segment, UnitKey, segments, stretches
 from gpufleet.hub.usage.prices import Prices
-from gpufleet.hub.usage.stays import ALWAYS, Stay, last_told, stays_of
+from gpufleet.hub.usage.stays import ALWAYS, Stay, doubtful, last_told, stays_of
 from gpufleet.hub.usage.summing import Known, rows
 from gpufleet.hub.usage.units import WHOLE, Place, Unit, Units
 from gpufleet.model.absence import Reason
@@ -139,8 +139,9 @@ class UsageQuestions:
             if located.machine is not None:
                 machines[located.machine.id] = located.machine
         stored = {id_: tuple(samples) for id_, samples in self._store.latest_of(cluster, sorted(machines)).items()}
-        slots = self._store.slots(cluster, sorted(stored)) if len(stored) > 1 else ()
-        stays = stays_of(slots, last_told(stored))
+        told = last_told(stored)
+        doubted = doubtful(told)
+        stays = stays_of(self._store.slots(cluster, doubted), told) if doubted else {}
         units = Units(cluster, stored, [place for place, stay in stays.items() if stay.end < ALWAYS])
         placed = {}
         for one in mine:

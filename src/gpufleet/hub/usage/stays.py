@@ -50,6 +50,14 @@ def last_told(stored: Mapping[str, Sequence[StoredSample]]) -> dict[Place, int]:
     return found
 
 
+def doubtful(told: Iterable[Place]) -> list[str]:
+    """Return the machines that told of a GPU of which another one told, too: it may have moved."""
+    by_view: dict[str, set[str]] = defaultdict(set)
+    for machine, view in told:
+        by_view[view].add(machine)
+    return sorted(set().union(*(machines for machines in by_view.values() if len(machines) > 1)))
+
+
 def stays_of(slots: Iterable[StoredSlot], told: Mapping[Place, int]) -> dict[Place, Stay]:
     """Return the stays that are bounded.
 
