@@ -21,6 +21,7 @@ from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.senders import Senders, Who
 from gpufleet.hub.liveness.tally import tally
 from gpufleet.hub.paging import Asked, Page
+from gpufleet.hub.sharing import Shared
 from gpufleet.model.answer import EpochConflict, SenderRecord
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.fleet import FleetAnswer, HubHearing
@@ -65,6 +66,8 @@ class Overview:
         self._threads = threads
         self._clock = clock
         self._flush_lag = flush_lag_seconds
+        self._fleet = Shared(self._whole, clock)
+        self._states = Shared(self._sender_states, clock)
 
     def instant(self) -> Instant:
         """Return now."""
@@ -98,7 +101,10 @@ class Overview:
         return sender_record(life, runs, liveness, instant.now, conflict)
 
     async def sender_states(self) -> Counter[tuple[str, State]]:
-        """Return how many senders of each cluster are in each state."""
+        """Return how many senders of each cluster are in each state; of a large fleet some seconds ago."""
+        return await self._states.get()
+
+    async def _sender_states(self) -> Counter[tuple[str, State]]:
         instant = self.instant()
 
         def ask() -> Counter[tuple[str, State]]:
@@ -121,7 +127,10 @@ class Overview:
         return (await self._complete([record], id))[0][0]
 
     async def fleet(self) -> FleetAnswer:
-        """Return everything."""
+        """Return everything; of a large fleet as it was some seconds ago."""
+        return await self._fleet.get()
+
+    async def _whole(self) -> FleetAnswer:
         records, behind = await self._complete(await self._clusters.list_all(), None)
         return self._total(records, self._hearing(behind))
 
