@@ -248,6 +248,31 @@ def test_what_is_of_no_use_is_remembered_by_its_name_alone(second: bool) -> None
         assert len(decoder._others) <= 12
 
 
+@pytest.mark.parametrize("second", [False, True])
+def test_what_is_of_no_use_has_no_problems(second: bool) -> None:
+    bad = [
+        Point({"__name__": "kube_pod_annotations", "annotation": "x" * 5000}, 1.0, AT * 1_000_000),
+        Point({"__name__": "kube_pod_labels", **{f"l{i}": "x" for i in range(99)}}, 1.0, AT * 1_000_000),
+        Point({"__name__": "x" * 300, "A": "b"}, 1.0, AT * 1_000_000),
+        Point({"__name__": "of_no_time"}, 1.0, 0),
+    ]
+    for is_wanted, problems in ((False, 0), (True, 3)):  # a long name alone is no problem
+        decoder = WriteDecoder(is_wanted=lambda _, wanted=is_wanted: wanted)  # type: ignore[misc]
+        for _ in range(2):  # once read, and once remembered
+            read = decoder.decode_2(encode_2(bad)) if second else decoder.decode_1(encode_1(bad))
+            assert sum(read.problems.values()) == problems
+            assert len(read.series) == len(read.values) == len(read.times) == 4 - problems
+
+
+def test_a_native_histogram_of_no_use_is_no_problem() -> None:
+    body = request(
+        1, timeseries=[{"labels": labels(name="rpc_seconds"), "histograms": [{"count": 3, "timestamp": AT}]}]
+    )
+    read = WriteDecoder(is_wanted=lambda _: False).decode_1(body)
+    assert ([one.name for one in read.series], read.problems) == (["rpc_seconds"], {})
+    assert WriteDecoder().decode_1(body).problems == {WriteProblem.HISTOGRAM: 1}
+
+
 @given(st.binary(max_size=300), st.booleans())
 def test_any_message_gives_a_request_or_the_declared_error(message: bytes, second: bool) -> None:
     decoder = WriteDecoder()

@@ -1,5 +1,6 @@
 """Bodies of remote write, from writers that are not trusted."""
 
+import math
 import struct
 from collections.abc import Callable
 
@@ -11,12 +12,15 @@ from gpufleet.codecs.remote_write.limits import WriteLimits
 from gpufleet.codecs.remote_write.records import WriteProblem, WriteRequest
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.series import Series
+from gpufleet.model.text import clean
 
 STALE = (0x7FF0_0000_0000_0002).to_bytes(8, "little")
 """The bits of the NaN that says that a series has ended."""
 
 MILLISECOND = 1_000_000
 _LAST = 2**63 - 1
+_OTHER = 1
+"""The mark of a series of no use: what is wrong with it is no problem of anybody's."""
 _DOUBLE = struct.Struct("<d")
 _TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset")
 
@@ -198,12 +202,14 @@ class WriteDecoder:
 
     def _new(self, key: object, first: object, pairs: list[tuple[str, str]]) -> Series:
         """Return a series that was not seen before; `first` is the key of its first label alone."""
-        series = series_of(pairs, self._limits)
-        if self._is_wanted(series.name):
+        name = clean(next((value for label, value in pairs if label == NAME), "")[: self._limits.name_bytes])
+        if not name or self._is_wanted(name):
+            series = series_of(pairs, self._limits)
             same = self._same.setdefault((series.name, tuple(sorted(series.labels.items()))), series)
             self._known[key] = same
             return same
-        other = Series(series.name, {})
+        other = Series(name, {})
+        other.mark = _OTHER
         if pairs[0][0] == NAME:  # else it is found only by reading all of them: labels in capitals come before it
             self._others[first] = other
         return other
@@ -223,7 +229,10 @@ class WriteDecoder:
                 raise WireError("labels", "they come before a series' samples")
             elif key == histogram:
                 at = skip(data, at, end, key)
-                self._problem(WriteProblem.HISTOGRAM)
+                if series.mark == _OTHER:
+                    self._take(series, math.nan, 0)
+                else:
+                    self._problem(WriteProblem.HISTOGRAM)
             elif key == _METADATA_2 and symbols is not None:
                 at, stop = span(data, at, end)
                 self._type(data, at, stop, series.name)
@@ -247,13 +256,17 @@ class WriteDecoder:
             else:
                 key, at = varint(data, at)
                 at = skip(data, at, end, key)
-        if not 0 < instant <= _LAST:
+        if not 0 < instant <= _LAST and series.mark != _OTHER:
             self._problem(WriteProblem.TIMESTAMP)
             return
         if bits == STALE:
             request.stale.append(len(request.values))
+        self._take(series, _DOUBLE.unpack(bits)[0], instant)
+
+    def _take(self, series: Series, value: float, instant: int) -> None:
+        request = self._request
         request.series.append(series)
-        request.values.append(_DOUBLE.unpack(bits)[0])
+        request.values.append(value)
         request.times.append(instant)
 
     def _metadata_1(self, data: bytes, at: int, end: int) -> None:
