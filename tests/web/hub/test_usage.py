@@ -110,6 +110,10 @@ async def test_a_gpu_that_moved_is_held_where_it_was(site: Site) -> None:
         ({"tenant": "u"}, 24.0 + 12.0),
     ]
     assert (answer.total.gpus, answer.total.held_gpu_hours) == (5, 84.0)
+    for hours, held in ((("08", "10"), [4.0, 2.0]), (("11", "13"), [4.0, 3.0]), (("20", "22"), [4.0, 4.0])):
+        first, last = hours
+        answer = await usage(site, f"group_by=tenant&start=2026-03-01T{first}:00:00Z&end=2026-03-01T{last}:00:00Z")
+        assert [row.held_gpu_hours for row in answer.rows] == held
 
 
 @pytest.mark.parametrize(

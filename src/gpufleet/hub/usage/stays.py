@@ -31,8 +31,8 @@ class Stay(msgspec.Struct):
     end: int = ALWAYS
 
     def within(self, start: int, end: int) -> tuple[int, int]:
-        """Return the part of a span of time that it was there; an empty one begins where it ends."""
-        first = max(start, self.begin)
+        """Return the part of a span of time that it was there: within the span, and maybe empty."""
+        first = min(max(start, self.begin), end)
         return first, max(first, min(end, self.end))
 
 
