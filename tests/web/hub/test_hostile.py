@@ -195,6 +195,18 @@ async def test_a_slow_body_is_given_up(tmp_path: Path) -> None:
         assert (answer.status, answer.document["error"]) == (408, "slow_body")
 
 
+@pytest.mark.parametrize(
+    ("path", "encoding"), [("/api/v1/write", "snappy"), ("/v1/metrics", "gzip"), ("/v1/logs", "gzip")]
+)
+async def test_who_lets_go_of_what_is_answered_408_is_answered_503(tmp_path: Path, path: str, encoding: str) -> None:
+    async with running(tmp_path, body_timeout_seconds=0.3) as site:
+        head = f"POST {path} HTTP/1.1\r\nHost: hub\r\nContent-Type: application/x-protobuf\r\n"
+        more = f"Content-Encoding: {encoding}\r\nContent-Length: 100000\r\n\r\n"
+        answer = await send(site, (head + more).encode() + b"x")
+        assert answer is not None
+        assert (answer.status, answer.headers["retry-after"], answer.headers["connection"]) == (503, "2", "close")
+
+
 async def test_memory_for_bodies_on_their_way_is_bounded(tmp_path: Path) -> None:
     async with running(tmp_path, max_pending_bytes=2 * MAX_BODY) as site:
         held = []

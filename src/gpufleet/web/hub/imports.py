@@ -56,7 +56,7 @@ class Format(Protocol):
         ...
 
     def refusal(self, scope: Scope, refused: RefusedError) -> Answer:
-        """Say why nothing was taken."""
+        """Say why nothing was taken, by a status at which its clients do what is meant: send it again, or not."""
         ...
 
 
@@ -107,7 +107,7 @@ class ImportEndpoint:
             if refused.status == 503:
                 self._listening.turned_away()
             status, headers, words = form.refusal(scope, refused)
-            await _send(send, (status, headers + _manners(refused.status), words))
+            await _send(send, (status, headers + _manners(refused.status, status), words))
             return
         finally:
             body.close()
@@ -169,10 +169,10 @@ def whose(scope: Scope, bound_to: str | None, served: Sequence[str], unnamed: st
     return cluster or served[0], writer
 
 
-def _manners(status: int) -> Headers:
+def _manners(status: int, answered: int) -> Headers:
     """Return when to come again, and whether what is left of the body is waited for."""
     headers: Headers = []
-    if status == 503:
+    if answered == 503:
         headers.append((b"retry-after", str(RETRY_AFTER_SECONDS).encode()))
     if status in (408, 413, 503):
         headers.append((b"connection", b"close"))

@@ -2,7 +2,7 @@
 
     200   durable; a partial success says how many points were not taken
     400, 413, 415   never sent again: google.rpc.Status, in the content type of the request
-    403 foreign_cluster, other_cluster, too_many_senders; 408
+    403 foreign_cluster, other_cluster, too_many_senders
     503   with Retry-After: sent again
 
 Whose it is: `web/hub/imports.py`.
@@ -63,7 +63,8 @@ class Otlp:
         """Say why nothing was taken, as gRPC says it, in JSON to whoever came with JSON."""
         words = f"{refused.answer.error}: {refused.answer.detail}"
         answered = JSON if _said_type(scope) == JSON else PROTOBUF
-        return refused.status, _typed(answered), encode_status(_CODES.get(refused.status, 2), words, answered)
+        status = 503 if refused.status == 408 else refused.status  # clients of OTLP let go at every 4xx but 429
+        return status, _typed(answered), encode_status(_CODES.get(status, 2), words, answered)
 
 
 def _content_type(scope: Scope) -> str:

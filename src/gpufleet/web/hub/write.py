@@ -3,8 +3,8 @@
     204   durable. 2.0: how many samples were written stands in X-Prometheus-Remote-Write-Samples-Written; 0 if refused
     400 bad_request, too_large        never sent again
     403 foreign_cluster, other_cluster, too_many_senders
-    408 slow_body, 415 bad_content_type
-    503 overloaded, log_full, not_yet, degraded   with Retry-After: sent again
+    415 bad_content_type
+    503 overloaded, log_full, not_yet, degraded, slow_body   with Retry-After: sent again
 
 Whose it is: `web/hub/imports.py`. `?pod_labels=workload` says that labels `pod` and `namespace` are those of the pods
 that hold devices (`honor_labels: true`), and not of the exporter's own.
@@ -22,6 +22,9 @@ from gpufleet.web.hub.imports import MAX_NAME, Answer, Read, parameters
 from gpufleet.web.hub.respond import Headers, Scope, header
 
 VERSION_2 = "io.prometheus.write.v2.Request"
+STATUS = {413: 400, 408: 503}
+"""vmagent sends again for ever whatever is not answered 400 or 409; Prometheus lets go at every 4xx but 429."""
+
 PROTOS = {"prometheus.WriteRequest": 1, VERSION_2: 2, "": 1}
 
 
@@ -52,8 +55,7 @@ class RemoteWrite:
         headers: Headers = [(b"content-type", b"application/json")]
         with contextlib.suppress(RefusedError):  # what came in no version that is known
             headers += _counts(0) if _version(scope) == 2 else []
-        status = 400 if refused.status == 413 else refused.status  # vmagent lets go of a request at 400 and 409 alone
-        return status, headers, msgspec.json.encode(refused.answer)
+        return STATUS.get(refused.status, refused.status), headers, msgspec.json.encode(refused.answer)
 
 
 def _counts(samples: int) -> Headers:
