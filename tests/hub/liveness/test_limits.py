@@ -211,3 +211,20 @@ def test_complete_up_to_is_what_waits_or_the_newest_word_and_nothing_of_one_that
     assert complete_up_to(heard.life) == made - 5 * NANOS
     assert complete_up_to(msgspec.structs.replace(heard.life, silent_seconds=3599.9)) == made - 5 * NANOS
     assert complete_up_to(msgspec.structs.replace(heard.life, silent_seconds=3600.0)) is None
+
+
+def test_how_far_one_word_is_behind_another_counts_what_the_hub_could_hear_between_them() -> None:
+    heard = Heard()
+    heard.passes(100)
+    word = heard.clock.now_ns()
+    heard.clock.advance(3600)  # it stood still
+    _ = heard.listening.seconds
+    heard.passes(20)
+    newest = heard.clock.now_ns()
+    assert heard.instant.behind(word, newest) == pytest.approx(20, abs=1)
+    assert heard.instant.behind(newest, word) == 0.0
+    heard.clock.step(-86400)
+    heard.passes(50)
+    after = heard.clock.now_ns()
+    assert heard.instant.behind(word, after) == pytest.approx(70, abs=2)  # of a later time, and heard before
+    assert heard.instant.behind(after + 30 * NANOS, after) == 0.0  # two words of one flush
