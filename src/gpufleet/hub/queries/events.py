@@ -47,7 +47,7 @@ class EventQueries:
             tenant: only what this tenant may see.
 
         Raises:
-            NotFoundError: if there is no such allocation (of the tenant), or no such machine.
+            NotFoundError: if there is no such allocation (of the tenant).
             QuestionError: if the question cannot be meant.
         """
         if end <= start:

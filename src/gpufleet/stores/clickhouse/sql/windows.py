@@ -9,7 +9,7 @@ _TELLER = "cluster machine view reader lane provenance"
 _CURRENT = "FINAL WHERE (toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
 """An attempt that was cut short, or knew less, is no answer (`rollup/tables.py`)."""
 
-_SPANS = (("minute", "a minute", "1m"), ("hour", "an hour", "1h"))
+_SPANS = (("minute", "a minute", "1m", " Fractions may be rounded to seven digits."), ("hour", "an hour", "1h", ""))
 _AT = "when the {} began; the newest two hours are not made yet"
 
 _PARTS = {
@@ -73,11 +73,11 @@ def _at(span: str) -> Shown:
     return Shown("at", "at", _AT.format(span))
 
 
-def _all(span: str, one: str, table: str) -> Iterator[SqlView]:
+def _all(span: str, one: str, table: str, digits: str) -> Iterator[SqlView]:
     yield SqlView(
         name=f"fleet_{span}s",
         help=f"What the samples of {one} come to, by device and reader; ask with bounds on `at`, `cluster` and "
-        "`machine`.",
+        f"`machine`.{digits}",
         columns=(*same(_TELLER), _at(span), Shown("samples", "samples", "how many there were"), *_metrics()),
         source=f"windows_{table} {_CURRENT}",
         metrics=_METRICS,
@@ -110,5 +110,5 @@ def _all(span: str, one: str, table: str) -> Iterator[SqlView]:
     )
 
 
-WINDOW_VIEWS = tuple(view for span, one, table in _SPANS for view in _all(span, one, table))
+WINDOW_VIEWS = tuple(view for span, one, table, digits in _SPANS for view in _all(span, one, table, digits))
 """All of them, in the order of the documentation."""
