@@ -90,4 +90,4 @@ def test_what_a_fleet_says_is_answered_whatever_becomes_of_the_server(way: Way, 
         assert re.search(r"the hub \w+ on .* writes to this database", second.log.read_text())
         assert "Traceback" not in second.log.read_text() + log.read_text()
         assert hub.stop() == 0
-    assert server.ask("SELECT count() FROM fleet.writers FINAL WHERE until > now()") == [(0,)]
+    assert server.ask("SELECT count() FROM fleet.writers FINAL WHERE until > now64(9)") == [(0,)]
