@@ -207,9 +207,10 @@ def test_a_hub_that_was_silent_for_too_long_has_lost_the_database(server: ClickH
     passed = [0.0]
     with closing(ClickHouseStore.open(server.dsn(database), monotonic=lambda: passed[0])) as first:
         first.migrate(None, "hub-a")
-        server.ask(
-            f"INSERT INTO {database}.writers SELECT hub, host, told_at + 1, told_at FROM {database}.writers FINAL"
-        )  # as if its time had passed
+        server.ask(  # as if its time had passed
+            f"INSERT INTO {database}.writers SELECT hub, host, told_at + toIntervalNanosecond(1), told_at "
+            f"FROM {database}.writers FINAL"
+        )
         with closing(opened(server.dsn(database), "hub-b")) as second:
             first.write(told(1.0), "t")  # it is not time to look yet
             passed[0] += RENEWED_EVERY_SECONDS
