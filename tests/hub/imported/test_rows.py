@@ -43,7 +43,7 @@ def test_whatever_the_cut_the_last_row_is_the_whole(gpus: int, instants: int, di
     rows, store = Rows(), {}
     for start in range(0, len(parts), bodies):
         joined = rows.joined(NODE, parts[start : start + bodies])
-        rows.keep(NODE, joined)
+        rows.keep(NODE, joined, 0.0)
         store.update({(one.view.uuid, one.measured_at): one for one in joined if one.view})  # as a store does
     for (gpu, at), row in whole.items():
         stored = store[f"GPU-{gpu}", T0 + at]
@@ -60,16 +60,16 @@ def test_what_was_not_made_durable_is_joined_again() -> None:
 
 def test_where_two_series_of_one_device_differ_neither_is_right() -> None:
     rows = Rows()
-    rows.keep(NODE, rows.joined(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]))
+    rows.keep(NODE, rows.joined(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]), 0.0)
     (joined,) = rows.joined(NODE, [sample(0, T0, {"gpu_power_watts": 2.0})])
     assert joined.values["gpu_power_watts"] == Absent(Reason.INVALID_VALUE, "several series of one device differ")
-    rows.keep(NODE, [joined])
+    rows.keep(NODE, [joined], 0.0)
     assert rows.joined(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]) == []
 
 
 def test_one_machine_s_parts_are_never_another_s() -> None:
     rows = Rows()
-    rows.keep(Machine(name="a"), rows.joined(Machine(name="a"), [sample(0, T0, {"gpu_power_watts": 1.0})]))
+    rows.keep(Machine(name="a"), rows.joined(Machine(name="a"), [sample(0, T0, {"gpu_power_watts": 1.0})]), 0.0)
     (other,) = rows.joined(Machine(name="b"), [sample(0, T0, {"gpu_temperature_celsius": 40.0})])
     assert other.values == {"gpu_temperature_celsius": 40.0}
 
@@ -79,7 +79,7 @@ def test_what_never_changes_is_written_every_ten_minutes_and_when_it_changes() -
 
     def said(at: int, name: str) -> bool:
         joined = rows.joined(NODE, [sample(0, at, {"gpu_name": name}, lane=Lane.STATIC)])
-        rows.keep(NODE, joined)
+        rows.keep(NODE, joined, 0.0)
         return bool(joined)
 
     seconds = {0: "A", 15: "A", 300: "A", 599: "A", 600: "A", 615: "A", 630: "B", 645: "B"}
@@ -89,12 +89,12 @@ def test_what_never_changes_is_written_every_ten_minutes_and_when_it_changes() -
 def test_memory_is_of_the_newest_instants_and_of_who_is_written_of() -> None:
     rows = Rows()
     for at in range(100):
-        rows.keep(NODE, rows.joined(NODE, [sample(0, T0 + at * NANOS, {"gpu_power_watts": 1.0})]))
+        rows.keep(NODE, rows.joined(NODE, [sample(0, T0 + at * NANOS, {"gpu_power_watts": 1.0})]), float(at))
     assert rows.joined(NODE, [sample(0, T0 + 99 * NANOS, {"gpu_power_watts": 1.0})]) == []
     assert rows.joined(NODE, [sample(0, T0 + 50 * NANOS, {"gpu_power_watts": 1.0})]) != []
-    rows.forget_before(T0 + 99 * NANOS)
+    rows.forget_before(99.0)
     assert rows.machines == {NODE}
-    rows.forget_before(T0 + 100 * NANOS)
+    rows.forget_before(100.0)
     assert rows.machines == set()
 
 
@@ -110,4 +110,4 @@ def test_what_never_changes_is_told_again_once_it_was_gone() -> None:
         part = sample(0, T0 + second * NANOS, {name: value}, lane=Lane.STATIC)
         joined = rows.joined(NODE, [part])
         assert bool(joined) is is_news, second
-        rows.keep(NODE, joined)
+        rows.keep(NODE, joined, 0.0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpufleet.codecs.batch import decode
 from gpufleet.codecs.remote_write.encode import Point, encode_1
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.imported.writers import ROWS_KEPT_SECONDS, WRITERS_KEPT, Writer, Writers
@@ -18,6 +19,7 @@ from gpufleet.model.errors import WireLimitError
 from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample
+from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.clock import FakeClock
 from tests.support.waiting import wait_until_async
@@ -39,20 +41,22 @@ class Disk:
     def __init__(self) -> None:
         self.works = asyncio.Event()
         self.batches = 0
+        self.newest = b""
 
     async def take(self, body: bytes, received_at: int) -> None:
         await self.works.wait()
         self.batches += 1
+        self.newest = body
 
 
-def written(machine: str, *gpus: int) -> Written:
+def written(machine: str, *gpus: int, at: int = NOW, metric: str = "gpu_power_watts") -> Written:
     samples = tuple(
         Sample(
             view=View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{gpu}"),
             reader="remote_write/dcgm-exporter",
             lane=Lane.FAST,
-            measured_at=NOW,
-            values={"gpu_power_watts": 1.0},
+            measured_at=at,
+            values={metric: 1.0},
             provenance=Provenance.IMPORTED,
         )
         for gpu in gpus
@@ -152,3 +156,16 @@ async def test_only_a_few_requests_are_read_while_the_disk_is_slow() -> None:
         disk.works.set()
         await asyncio.gather(*tasks)
     assert (sorted(read), disk.batches) == (sorted(names), 10)
+
+
+async def test_parts_of_a_scrape_that_waited_for_hours_are_joined_as_those_of_now() -> None:
+    clock, disk = FakeClock(NOW), Disk()
+    disk.works.set()
+    with running(clock, None, disk) as writes:
+        for hours in (2, 1):
+            at = NOW - hours * 3600 * NANOS
+            for metric in ("gpu_power_watts", "gpu_utilization_ratio"):
+                await writes.take("many", "a", lambda _, at=at, metric=metric: written("n", 1, at=at, metric=metric))  # type: ignore[misc]
+                clock.advance(61)
+            (block,) = decode(disk.newest).samples
+            assert {"gpu_power_watts", "gpu_utilization_ratio"} <= set(block.metrics)

@@ -35,6 +35,7 @@ class Rows:
     def __init__(self, together_ns: int = 0) -> None:
         """Prepare it; instants of a subject that are no further apart than `together_ns` are one."""
         self._kept: dict[Subject, dict[int, Sample]] = {}
+        self._written: dict[Subject, float] = {}
         self._together = together_ns
 
     def __len__(self) -> int:
@@ -85,17 +86,20 @@ class Rows:
             and not part.dims
         )
 
-    def keep(self, machine: Machine, rows: Sequence[Sample]) -> None:
-        """Remember rows."""
+    def keep(self, machine: Machine, rows: Sequence[Sample], written: float) -> None:
+        """Remember rows; `written` in seconds of the monotonic clock is when they came: what waited is old by then."""
         for row in rows:
-            instants = self._kept.setdefault(_subject(machine, row), {})
+            subject = _subject(machine, row)
+            self._written[subject] = written
+            instants = self._kept.setdefault(subject, {})
             instants[row.measured_at] = row
             for old in sorted(instants)[:-INSTANTS_KEPT]:
                 del instants[old]
 
-    def forget_before(self, at: int) -> None:
-        """Forget subjects of which nothing was measured since then, in nanoseconds since 1970."""
-        self._kept = {subject: rows for subject, rows in self._kept.items() if max(rows) >= at}
+    def forget_before(self, written: float) -> None:
+        """Forget subjects of which nothing new was written since then, in seconds of the monotonic clock."""
+        self._written = {subject: at for subject, at in self._written.items() if at >= written}
+        self._kept = {subject: rows for subject, rows in self._kept.items() if subject in self._written}
 
 
 def _subject(machine: Machine, sample: Sample) -> Subject:

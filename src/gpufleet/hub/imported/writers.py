@@ -81,7 +81,7 @@ class Writer:
         if clock.monotonic() < self._tidy_at:
             return
         self._tidy_at = clock.monotonic() + TIDY_SECONDS
-        self.rows.forget_before(clock.now_ns() - ROWS_KEPT_SECONDS * NANOS)
+        self.rows.forget_before(clock.monotonic() - ROWS_KEPT_SECONDS)
         self.holders.forget_before(clock.now_ns() - HOLDERS_KEPT_SECONDS * NANOS)
         self.asked &= self.rows.machines
 

@@ -112,7 +112,7 @@ class Writes:
                 await self._ingest.take(content, now)
                 writer.seq += 1
                 for report in reports:
-                    writer.rows.keep(report.machine, report.samples)
+                    writer.rows.keep(report.machine, report.samples, writer.heard)
             for _, kept in changed.values():
                 writer.holders.keep(kept)
             writer.tidy(self._clock)
@@ -125,7 +125,7 @@ class Writes:
         if ids:
             for id_, stored in self._store.latest_of(writer.cluster, list(ids)).items():
                 written = [one.sample for one in stored if one.sample.provenance is Provenance.IMPORTED]
-                writer.rows.keep(ids[id_], written)
+                writer.rows.keep(ids[id_], written, writer.heard)
             for id_, holdings in self._store.holdings_of(writer.cluster, list(ids)).items():
                 writer.holders.remember(ids[id_], holdings)
         writer.asked.update(new)
