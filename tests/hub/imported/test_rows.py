@@ -111,3 +111,23 @@ def test_what_never_changes_is_told_again_once_it_was_gone() -> None:
         joined = rows.joined(NODE, [part])
         assert bool(joined) is is_news, second
         rows.keep(NODE, joined, 0.0)
+
+
+def test_queues_of_one_writer_that_catch_up_unevenly_lose_nothing_to_each_other() -> None:
+    rows = Rows()
+
+    def write(at: int, metric: str, written: float) -> list[set[str]]:
+        joined = rows.joined(NODE, [sample(0, T0 + at * NANOS, {metric: 1.0})])
+        rows.keep(NODE, joined, written)
+        return [set(one.values) for one in joined]
+
+    for at in range(40):  # one queue is forty scrapes ahead of the other
+        write(at, "gpu_power_watts", at / 10)
+    for at in range(40):
+        assert write(at, "gpu_utilization_ratio", 4 + at / 10) == [{"gpu_power_watts", "gpu_utilization_ratio"}]
+    for at in range(40, 60):  # scrapes as they come: only the newest are remembered
+        write(at, "gpu_power_watts", 15.0 * at)
+    assert len(rows) == 1
+    assert sum(map(len, rows._kept.values())) <= 3
+    rows.keep(NODE, [sample(0, T0 + at, {"gpu_power_watts": 1.0}) for at in range(5000)], 900.0)
+    assert sum(map(len, rows._kept.values())) <= 256  # whatever comes at once

@@ -22,6 +22,12 @@ K = TypeVar("K")
 INSTANTS_KEPT = 2
 """Newest instants of a subject that are remembered; parts of earlier ones are written as they come."""
 
+CATCH_UP_SECONDS = 30.0
+"""Earlier ones are remembered for so long: after an outage the queues of one writer are not equally far."""
+
+INSTANTS_MOST = 256
+"""Of a subject, whatever comes."""
+
 STATIC_SECONDS = 600
 """What never changes is written again only after so long: every scrape repeats it."""
 
@@ -35,7 +41,7 @@ class Rows:
     def __init__(self, together_ns: int = 0) -> None:
         """Prepare it; instants of a subject that are no further apart than `together_ns` are one."""
         self._kept: dict[Subject, dict[int, Sample]] = {}
-        self._written: dict[Subject, float] = {}
+        self._written: dict[Subject, dict[int, float]] = {}
         self._together = together_ns
 
     def __len__(self) -> int:
@@ -88,17 +94,23 @@ class Rows:
 
     def keep(self, machine: Machine, rows: Sequence[Sample], written: float) -> None:
         """Remember rows; `written` in seconds of the monotonic clock is when they came: what waited is old by then."""
+        subjects = {_subject(machine, row) for row in rows}
         for row in rows:
             subject = _subject(machine, row)
-            self._written[subject] = written
+            times = self._written.setdefault(subject, {})
             instants = self._kept.setdefault(subject, {})
-            instants[row.measured_at] = row
-            for old in sorted(instants)[:-INSTANTS_KEPT]:
-                del instants[old]
+            instants[row.measured_at], times[row.measured_at] = row, written
+        for subject in subjects:
+            instants, times = self._kept[subject], self._written[subject]
+            in_order = sorted(instants)
+            most = len(in_order) - INSTANTS_MOST
+            for number, old in enumerate(in_order[:-INSTANTS_KEPT]):
+                if number < most or written - times[old] > CATCH_UP_SECONDS:
+                    del instants[old], times[old]
 
     def forget_before(self, written: float) -> None:
         """Forget subjects of which nothing new was written since then, in seconds of the monotonic clock."""
-        self._written = {subject: at for subject, at in self._written.items() if at >= written}
+        self._written = {subject: times for subject, times in self._written.items() if max(times.values()) >= written}
         self._kept = {subject: rows for subject, rows in self._kept.items() if subject in self._written}
 
 
