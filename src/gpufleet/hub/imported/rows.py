@@ -64,22 +64,23 @@ class Rows:
         `keep` what came of it once it is durable.
         """
         found: dict[Subject, dict[int, Sample]] = {}
+        near: dict[Subject, _Near] = {}
         for part in parts:
             subject = _subject(machine, part)
             if part.lane is Lane.STATIC and self._was_said(subject, part):
                 continue
-            known = {**self._kept.get(subject, {}), **found.get(subject, {})}
-            at = self._instant(known, part.measured_at)
-            before = known.get(at)
+            kept, new = self._kept.get(subject, {}), found.setdefault(subject, {})
+            instants = near.get(subject)
+            if instants is None:
+                instants = near[subject] = _Near(self._together, kept)
+            at = instants.of(part.measured_at)
+            before = new.get(at) or kept.get(at)
+            if before is None:
+                instants.add(at)
             joined = part if before is None else _join(before, part)
             if joined is not before:
-                found.setdefault(subject, {})[at] = joined
-        return [row for instants in found.values() for row in instants.values()]
-
-    def _instant(self, known: Iterable[int], at: int) -> int:
-        """Return the instant of a row that a part belongs to: the next that is near enough, or its own."""
-        nearest = min(known, key=lambda one: abs(one - at), default=at)
-        return nearest if abs(nearest - at) <= self._together else at
+                new[at] = joined
+        return [row for of_it in found.values() for row in of_it.values()]
 
     def _was_said(self, subject: Subject, part: Sample) -> bool:
         """Tell whether the row before says the same: not one further back, as a series can end and begin again."""
@@ -112,6 +113,26 @@ class Rows:
         """Forget subjects of which nothing new was written since then, in seconds of the monotonic clock."""
         self._written = {subject: times for subject, times in self._written.items() if max(times.values()) >= written}
         self._kept = {subject: rows for subject, rows in self._kept.items() if subject in self._written}
+
+
+class _Near:
+    """Instants of a subject, found by those near them: at once, however many there are."""
+
+    def __init__(self, together: int, known: Iterable[int]) -> None:
+        self._together = together
+        self._places: dict[int, list[int]] = {}
+        for at in known:
+            self.add(at)
+
+    def add(self, at: int) -> None:
+        self._places.setdefault(at // (self._together + 1), []).append(at)
+
+    def of(self, at: int) -> int:
+        """Return the instant of a row that a part belongs to: the next that is near enough, or its own."""
+        place = at // (self._together + 1)
+        around = [one for number in (place - 1, place, place + 1) for one in self._places.get(number, ())]
+        nearest = min(around, key=lambda one: abs(one - at), default=at)
+        return nearest if abs(nearest - at) <= self._together else at
 
 
 def _subject(machine: Machine, sample: Sample) -> Subject:
