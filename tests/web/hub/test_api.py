@@ -176,6 +176,15 @@ async def test_slices_have_no_answer_yet_and_say_so(site: Site) -> None:
     assert (answer["source"], answer["series"]) == ("unavailable", [])
 
 
+async def test_openapi_is_the_same_whoever_asked_before(site: Site) -> None:
+    first, again = [await site.ask(path) for path in ("/openapi", "/openapi")]
+    assert first == again
+    for operations in first[1]["paths"].values():
+        for operation in operations.values():
+            named = [(one["in"], one["name"]) for one in operation.get("parameters", ())]
+            assert len(set(named)) == len(named)
+
+
 async def test_openapi_describes_every_route(site: Site) -> None:
     _, document = await site.ask("/openapi.json")
     assert document["info"]["title"] == "gpufleet"

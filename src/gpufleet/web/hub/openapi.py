@@ -1,5 +1,6 @@
 """What the API says of itself beside what its types say: who may ask, and every error as it is answered."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -119,9 +120,10 @@ def exact(document: dict[str, Any]) -> dict[str, Any]:
 
     Its own call a number that is whole ambiguous, and lack the bounds.
     """
-    _name_formats(document["paths"])
+    paths = copy.deepcopy(document["paths"])  # the framework keeps its own, and shows it to whoever asks next
+    _name_formats(paths)
     _, schemas = msgspec.json.schema_components(_TYPES, ref_template="#/components/schemas/{name}")
-    return {**document, "components": {**document["components"], "schemas": schemas}}
+    return {**document, "paths": paths, "components": {**document["components"], "schemas": schemas}}
 
 
 class _Json(JsonRenderPlugin):
