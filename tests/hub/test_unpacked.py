@@ -11,7 +11,7 @@ BATCHES = [decode(body(seq, NOW)) for seq in (1, 2, 3)]
 def test_what_was_kept_is_taken_once() -> None:
     unpacked = Unpacked()
     unpacked.keep(7, BATCHES[0], 70, 1000)
-    assert unpacked.take(8) is None
+    assert unpacked.take(6) is None
     batch, digest = unpacked.take(7) or (None, 0)
     assert (batch, digest) == (BATCHES[0], 70)
     assert unpacked.take(7) is None
@@ -24,11 +24,21 @@ def test_what_is_kept_has_its_numbers_in_arrays() -> None:
     assert "array" in {type(column).__name__ for block in batch.samples for column in block.columns}
 
 
-def test_the_first_to_come_goes_when_there_is_no_room() -> None:
+def test_the_last_to_come_is_not_kept_when_there_is_no_room() -> None:
     unpacked = Unpacked(most_bytes=2000)
     for number, batch in enumerate(BATCHES, 1):
         unpacked.keep(number, batch, number, 1000)
-    assert [unpacked.take(number) is not None for number in (1, 2, 3)] == [False, True, True]
+    assert [unpacked.take(number) is not None for number in (1, 2, 3)] == [True, True, False]
+
+
+def test_what_was_passed_over_makes_room_in_whatever_order_it_came() -> None:
+    unpacked = Unpacked(most_bytes=3000)
+    for number in (3, 2, 4):
+        unpacked.keep(number, BATCHES[0], number, 1000)
+    assert unpacked.take(4) is not None
+    for number in (5, 6, 7):
+        unpacked.keep(number, BATCHES[0], number, 1000)
+    assert [unpacked.take(number) is not None for number in (5, 6, 7)] == [True] * 3
 
 
 def test_what_was_taken_makes_room() -> None:

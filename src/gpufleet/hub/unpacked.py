@@ -23,20 +23,26 @@ class Unpacked:
         self._lock = threading.Lock()
 
     def keep(self, number: int, batch: WireBatch, digest: int, weight: int) -> None:
-        """Keep a batch, packed from now on, and its body's digest; the first to come goes where there is no more room.
+        """Keep a batch, packed from now on, and its body's digest, where there is room: those before it come first.
 
-        `weight` is how many bytes its message has.
+        `weight` is how many bytes its message has. Numbers grow.
         """
+        with self._lock:
+            if self._bytes + weight > self._most:
+                return
+            self._bytes += weight
         pack(batch)
         with self._lock:
             self._kept[number] = (batch, digest, weight)
-            self._bytes += weight
-            while self._bytes > self._most:
-                self._bytes -= self._kept.pop(next(iter(self._kept)))[2]
 
     def take(self, number: int) -> tuple[WireBatch, int] | None:
-        """Return a batch and its body's digest, and keep them no more; None where they are not here."""
+        """Return a batch and its body's digest, and keep them no more; None where they are not here.
+
+        The log is written in its order: those before it will not be asked for any more.
+        """
         with self._lock:
+            while self._kept and (oldest := next(iter(self._kept))) < number:
+                self._bytes -= self._kept.pop(oldest)[2]
             found = self._kept.pop(number, None)
             if found is None:
                 return None
