@@ -53,6 +53,54 @@ def test_a_gpu_that_its_host_gave_to_a_guest_is_one_with_the_guests() -> None:
     assert len(seen.by_id) == 1
 
 
+def unread(*addresses: str) -> list[StoredSample]:
+    return [told(gpu(None, address, Side.PCI_ONLY), reader="pci") for address in addresses]
+
+
+def test_a_gpu_that_its_host_never_read_is_one_with_the_only_guests() -> None:
+    seen = Units(
+        "c",
+        {"host": unread("0000:01:00.0"), "guest": [told(gpu(A, "0000:00:05.0", Side.GUEST))]},
+        guests={"host": ["guest"]},
+    )
+    assert seen.whole("host") == seen.whole("guest") == seen.at([("host", "gpu/pci/0000:01:00.0")])
+    assert len(seen.whole("host")) == 1
+
+
+def test_of_several_that_a_host_never_read_as_many_are_its_guests_as_those_see() -> None:
+    machines = {
+        "host": [told(gpu(B, "0000:09:00.0")), *unread("0000:01:00.0", "0000:02:00.0", "0000:03:00.0")],
+        "one": [told(gpu(A, "0000:00:05.0", Side.GUEST))],
+        "two": [told(gpu("GPU-0000000c", "0000:00:05.0", Side.GUEST))],
+    }
+    seen = Units("c", machines, guests={"host": ["one", "two"]})
+    assert len(seen.whole("host")) == 4
+    assert set(seen.whole("host")) >= {*seen.whole("one"), *seen.whole("two")}
+    # which of them is in which slot nobody knows: what is asked for by its slot is nobody else's
+    slots = seen.at(("host", f"gpu/pci/0000:0{number}:00.0") for number in (1, 2, 3))
+    assert len(slots) == 3
+    assert not {*seen.whole("one"), *seen.whole("two")} & set(slots)
+
+
+def test_guests_that_see_more_than_their_host_lacks_are_not_put_in_its_slots() -> None:
+    machines = {
+        "host": unread("0000:01:00.0"),
+        "guest": [told(gpu(A, "0000:00:05.0", Side.GUEST)), told(gpu(B, "0000:00:06.0", Side.GUEST))],
+    }
+    seen = Units("c", machines, guests={"host": ["guest"]})
+    assert len({*seen.whole("host"), *seen.whole("guest")}) == 3
+
+
+def test_what_a_host_reads_is_not_given_away() -> None:
+    machines = {
+        "host": [told(gpu(A)), *unread("0000:02:00.0")],
+        "guest": [told(gpu(A, "0000:00:05.0", Side.GUEST))],
+    }
+    seen = Units("c", machines, guests={"host": ["guest"]})
+    assert len(seen.whole("host")) == 2
+    assert seen.whole("guest")[0] in seen.whole("host")
+
+
 def test_a_slot_with_another_gpu_in_it_counts_once_and_a_swap_twice() -> None:
     seen = units({"m": [told(gpu(A), at=1), told(gpu(B), at=2)]})
     assert len(seen.whole("m")) == len(seen.by_id) == 1

@@ -7,12 +7,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from gpufleet.codecs.batch import encode
 from gpufleet.config.prices import PriceConfig, UsageConfig
 from gpufleet.model.absence import Reason
-from gpufleet.model.machine import Machine
+from gpufleet.model.batch import MachineReport
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import PCI_READER, Machine, MachineKind
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Sample
 from gpufleet.model.time import to_ns
-from gpufleet.model.usage import UsageAnswer
-from tests.fakes.batches import body, gpu_sample, gpu_view
+from gpufleet.model.usage import Dimension, UsageAnswer
+from gpufleet.model.view import Side, View, ViewKind
+from tests.fakes.batches import body, gpu_sample, gpu_view, make_batch
 from tests.web.hub.site import Site, now, running_site
 
 DAY = "start=2026-03-01T00:00:00Z&end=2026-03-02T00:00:00Z"
@@ -133,3 +139,36 @@ async def test_a_gpu_that_moved_is_held_where_it_was(site: Site) -> None:
 async def test_what_cannot_be_meant_is_refused(site: Site, query: str, field: str) -> None:
     status, document = await site.ask(f"/v1/usage?{query}")
     assert (status, document["error"], document["field"]) == (400, "bad_request", field)
+
+
+async def test_a_gpu_that_only_the_guest_can_read_is_held_once_by_node_and_virtual_machine(site: Site) -> None:
+    """Two GPUs are bound to vfio, of which one is a guest's: the node has two, and not three."""
+    vm = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
+    guest = Machine(name="ml/train-0", kind=MachineKind.GUEST, system_uuid=vm, hypervisor="node-a")
+    at = now()
+    on_bus = tuple(
+        msgspec.structs.replace(
+            gpu_sample(View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=f"0000:0{slot}:00.0"), at),
+            reader=PCI_READER,
+            values={"gpu_pci_driver": "vfio-pci"},
+        )
+        for slot in (1, 2)
+    )
+    inside = msgspec.structs.replace(
+        gpu_sample(gpu_view(7, side=Side.GUEST), at, gpu_power_watts=77.0), provenance=Provenance.SLICE_GUEST
+    )
+    own = Sample(
+        view=None, reader="guests", lane=Lane.FAST, measured_at=at, values={"guest_state": "ok", "guest_gpus": 1}
+    )
+    host = make_batch(1, at, samples=on_bus)
+    report = MachineReport(machine=guest, samples=(inside, own))
+    told = msgspec.structs.replace(host, reports=(*host.reports, report))
+    await site.post(encode(told))
+    since = {"valid_from": "2026-03-01T00:00:00Z"}
+    target = {"cluster": "local", "vm_uuid": vm}
+    await site.ask("/v1/allocations/vm", "PUT", {"kind": "gpu_slice", "target": target, **since})
+    assert (await usage(site, DAY)).total.gpus == 1
+    await site.ask("/v1/allocations/node", "PUT", {**spec("node-a"), **since})
+    answer = await usage(site, DAY)
+    assert {row.group[Dimension.ALLOCATION]: row.gpus for row in answer.rows} == {"node": 2, "vm": 1}
+    assert answer.total.gpus == 2

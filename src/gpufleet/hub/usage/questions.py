@@ -1,7 +1,7 @@
 """The question of usage: it fetches what the pure parts need. Everything here blocks."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -142,7 +142,8 @@ class UsageQuestions:
         told = last_told(stored)
         doubted = doubtful(told)
         stays = stays_of(self._store.slots(cluster, doubted), told) if doubted else {}
-        units = Units(cluster, stored, [place for place, stay in stays.items() if stay.end < ALWAYS])
+        left = [place for place, stay in stays.items() if stay.end < ALWAYS]
+        units = Units(cluster, stored, left, _guests(machines.values()))
         placed = {}
         for one in mine:
             if one.id in inside:
@@ -197,6 +198,18 @@ class UsageQuestions:
         ]
         reason, detail = answers.NOBODY_ANSWERS[allocation.spec.kind]
         return _Placed(tuple(dict.fromkeys([*found, *units.at(places)])), {}, reason, detail)
+
+
+def _guests(machines: Iterable[MachineRecord]) -> dict[str, list[str]]:
+    """Return the guests of each host among machines of a cluster, as the host's own sender tells of them."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    hosts: dict[str, tuple[str, str]] = {}
+    for one in machines:
+        if one.machine.kind is MachineKind.NODE:
+            hosts[one.id] = (one.sender, one.machine.name)
+        elif one.machine.hypervisor is not None:
+            found[one.sender, one.machine.hypervisor].append(one.id)
+    return {id_: found[who] for id_, who in hosts.items() if who in found}
 
 
 def _is_unmeasured(unit: Unit, part: str) -> bool:

@@ -3,7 +3,8 @@
 Two views are of one GPU when they have the same UUID, or the same PCI address on one machine. A GPU that its host gave
 to a guest is known by the UUID that the host read before. What is known by its place in a list only counts where the
 machine shows nothing with a name. A MIG device is a part of its GPU. A vGPU instance and the GPU that its guest sees
-are one by the instance's UUID; it counts as a device of its own, since its share of the GPU is not told.
+are one by the instance's UUID; it counts as a device of its own, since its share of the GPU is not told. GPUs that a
+host could never read, and GPUs that its guests see, are the same; which is which is known where there is one.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -54,8 +55,12 @@ class Units:
         cluster: str,
         stored: Mapping[str, Sequence[StoredSample]],
         left: Collection[Place] = (),
+        guests: Mapping[str, Collection[str]] = {},
     ) -> None:
-        """Take the newest samples of every machine by id, and the GPUs that have left a machine for another one."""
+        """Take the newest samples of every machine by id.
+
+        `left` are GPUs that have left a machine for another one, `guests` those of the machines that run on another.
+        """
         self._cluster = cluster
         self._left = frozenset(left)
         self._parent: dict[str, str] = {}
@@ -80,16 +85,40 @@ class Units:
         for place, view in views.items():
             if view.kind is ViewKind.MIG:
                 self._add_part(place, view, stored[place[0]])
+        self._given: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {}
+        for host, inside in guests.items():
+            self._give(host, frozenset(inside))
 
     def whole(self, machine: str) -> list[tuple[str, str]]:
         """Return (id, part) of every GPU that a machine has now, and of those that have left it."""
         standing = (key for key, view in self._standing.get(machine, {}).items() if view.kind is ViewKind.GPU)
         left = sorted(key for of, key in self._left if of == machine)
-        return self.at((machine, key) for key in (*standing, *left))
+        found = self.at((machine, key) for key in (*standing, *left))
+        unread, inside = self._given.get(machine, (frozenset(), ()))
+        own = [one for one in found if one[0] not in unread]
+        return list(dict.fromkeys([*own, *((id_, WHOLE) for id_ in inside)]))
 
     def at(self, places: Iterable[Place]) -> list[tuple[str, str]]:
         """Return (id, part) of what is seen at places; what is not known is left out."""
         return list(dict.fromkeys(self._of[place] for place in places if place in self._of))
+
+    def _give(self, host: str, inside: Collection[str]) -> None:
+        """Have what guests alone see stand for as many GPUs of their host as it cannot read."""
+        unread: list[Place] = []
+        seen: list[str] = []
+        for unit in self.by_id.values():
+            machines = {machine for machine, _ in unit.views}
+            views = [self._standing[machine].get(key) for machine, key in unit.views]
+            if machines == {host} and all(view and view.side is Side.PCI_ONLY and not view.uuid for view in views):
+                unread += unit.views
+            elif machines and machines <= set(inside) and any(view and view.kind is ViewKind.GPU for view in views):
+                seen.append(unit.id)
+        if not seen or len(seen) > len(unread):
+            return  # or they have others than those, and nothing tells which
+        given = sorted(unread)[-len(seen) :]
+        self._given[host] = frozenset(self._of[place][0] for place in given), tuple(sorted(seen))
+        if len(seen) == len(unread) == 1:
+            self._of[given[0]] = (seen[0], WHOLE)
 
     def _add(self, place: Place, samples: Sequence[StoredSample]) -> None:
         id_ = self._root(_key(place))
