@@ -32,6 +32,8 @@ SELDOM = {
     "gpufleet_hub_rejected_batches_total",
     "gpufleet_hub_unwritten_samples_total",
     "gpufleet_hub_unknown_metrics_total",
+    "gpufleet_hub_unknown_labels_total",
+    "gpufleet_hub_other_metrics_total",
     "gpufleet_hub_invalid_values_total",
     "gpufleet_hub_quarantined_batches_total",
     "gpufleet_hub_unauthenticated_requests_total",
