@@ -49,5 +49,7 @@ class Shared(Generic[T]):
         self._kept = (made, ended + min(TIMES_AS_LONG * self._took, LONGEST_SECONDS)) if dear else None
         return made
 
-    def _forget(self, _: "asyncio.Task[T]") -> None:
+    def _forget(self, made: "asyncio.Task[T]") -> None:
         self._making = None
+        if not made.cancelled():
+            made.exception()  # where all who asked went away nobody is left to be told
