@@ -435,11 +435,11 @@ class Registry(Protocol):
     def match(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
         """Return the machine that the evidence belongs to, a new one if to none that is known.
 
-        `at` is the hub's clock on receipt; for late word, which newer of its run overtook, the time it was sent, and
-        `now` that of receipt. What was heard or retired long after `now` was so before that clock was set back.
-        Two machines that share evidence and cannot be one become two
-        ids with a conflict on both; nothing known is overwritten by a stranger. What is learned here is
-        durable from the next `begin_flush`: no id is written to the store before that.
+        `at` is the hub's clock on receipt; for late word, which newer of its run overtook, the time it was sent.
+        `now` is that clock now, `at` unless given: what was heard or retired long after it was so before it was set
+        back. Two machines that share evidence and cannot be one become two ids with a conflict on both; nothing known
+        is overwritten by a stranger. What is learned here is durable from the next `begin_flush`: no id is written to
+        the store before that.
 
         Raises:
             CrowdedError: if it would be one more than the cluster may have; those that are known are matched.

@@ -82,8 +82,9 @@ class Writer:
         unpacked: Unpacked | None = None,
         max_cells: int = MAX_CELLS,
         written: Callable[[Sequence[Accepted]], None] = lambda _: None,
+        now: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Take what it writes to.
+        """Take what it writes to, and the hub's clock, `now` (nanoseconds since 1970).
 
         `unpacked` has some of the batches that it will be given records of. `written` is told of batches once they are
         in the store, before that is remembered: of those that a crash came between it is told again.
@@ -94,6 +95,7 @@ class Writer:
         self._max_cells = max_cells
         self._unpacked = unpacked or Unpacked()
         self._written = written
+        self._now = now
         self._store = store
         self._registry = registry
         self._quarantine = quarantine
@@ -192,7 +194,7 @@ class Writer:
         return at if answered is None else min(at, max(1, answered))
 
     def _match(self, read: _Read) -> tuple[str, ...]:
-        batch, now = read.batch, read.record.received_at
+        batch, now = read.batch, max(read.record.received_at, self._now())  # it may have waited in the log
         at, named = self._spoken_at(read.record, read.key, batch), named_only(batch)
         ids = []
         for place, machine in enumerate(batch.machines):

@@ -347,6 +347,7 @@ def _open(config: HubConfig, open_at: Callable[[str], Store], clock: Clock, stac
         counters=counters,
         unpacked=unpacked,
         written=forwarder.offer if forwarder is not None else lambda _: None,
+        now=clock.now_ns,
     )
     return _Parts(
         wal=wal,

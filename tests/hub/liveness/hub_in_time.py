@@ -120,6 +120,7 @@ class HubInTime:
             registry=self.registry,
             quarantine=Quarantine(self.folder / "quarantine"),
             counters=Counters(),
+            now=self.clock.now_ns,
         )
         self.overview = Overview(
             senders=self.senders,

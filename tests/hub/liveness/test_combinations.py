@@ -285,6 +285,21 @@ async def test_a_machine_retired_while_the_hubs_clock_was_ahead_comes_back_when_
     assert (await fresh(hub)).machines == {State.LIVE: 2}
 
 
+async def test_a_machine_that_is_retired_while_its_last_word_waits_in_the_log_stays_retired(hub: HubInTime) -> None:
+    stays, goes = Node("node-0"), Node("node-1")
+    await hub.lets_pass(2 * INTERVAL, [stays, goes])
+    hub.flushes = False
+    await hub.lets_pass(INTERVAL, [stays, goes])
+    await hub.lets_pass(300, [stays])
+    (mark,) = [one for one in hub.registry.machine_marks() if one.sender == "node-1"]
+    hub.registry.retire_machine(mark.id, hub.clock.now_ns())
+    hub.flushes = True
+    await hub.lets_pass(INTERVAL, [stays])
+    assert (await fresh(hub)).machines == {State.LIVE: 1, State.RETIRED: 1}
+    await hub.lets_pass(INTERVAL, [stays, goes])
+    assert (await fresh(hub)).machines == {State.LIVE: 2}
+
+
 async def test_a_guest_that_is_told_of_no_more_after_the_hubs_clock_was_set_back_falls_silent(hub: HubInTime) -> None:
     node, twin = Node("node-0"), Node("node-0")
     twin.machine = Node("guest").machine  # the same agent speaks of it
