@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.mark import Mark
 from gpufleet.hub.liveness.past import KEPT_SECONDS, SPANS_KEPT, Past
 from tests.fakes.clock import FakeClock
@@ -81,6 +82,26 @@ def test_a_clock_that_was_a_day_ahead_and_was_mended_makes_nobody_silent() -> No
     lives.is_down(HOUR)
     assert lives.past.silence_since(then) == pytest.approx(660, abs=1)
     assert lives.past.silence_since(now) == 0
+
+
+@pytest.mark.parametrize("looks_a_second", [1, 4])
+def test_however_often_it_is_asked_for_a_hub_that_was_deaf_is_held_against_nobody(looks_a_second: int) -> None:
+    clock = FakeClock()
+    listening = Listening(clock)
+
+    def passes(seconds: int) -> None:
+        for _ in range(seconds * looks_a_second):
+            clock.advance(1 / looks_a_second)
+            assert listening.past.alive_at == clock.now_ns()
+
+    passes(600)
+    spoke = clock.now_ns()
+    for _ in range(20):
+        listening.turned_away()
+        passes(30)
+    assert listening.past.silence_since(spoke) == pytest.approx(0, abs=1)
+    passes(300)  # it hears from the sixtieth second after the last one
+    assert listening.past.silence_since(spoke) == pytest.approx(270, abs=1)
 
 
 def test_two_hundred_hubs_that_lived_for_a_second_each_are_kept_in_little_and_make_nobody_lost() -> None:

@@ -43,20 +43,18 @@ class Listening:
         self._heard += could
         self._deaf += passed - could
         self._looked = now
-        if now - self._kept >= LOOK_SECONDS:
-            self._keep(now)
+        if now - self._kept >= LOOK_SECONDS:  # of looks that follow each other closely none would show it was deaf
+            self._past, self._kept = self._until_now(), now
         return self._heard
 
     @property
     def past(self) -> Past:
         """When this process and those before it could hear, until now."""
         _ = self.seconds
-        self._keep(self._looked)
-        return self._past
+        return self._until_now()
 
-    def _keep(self, now: float) -> None:
-        self._past = self._past.looked(self._clock.now_ns(), self._before + self._heard)
-        self._kept = now
+    def _until_now(self) -> Past:
+        return self._past.looked(self._clock.now_ns(), self._before + self._heard)
 
     @property
     def deaf_seconds(self) -> float:
