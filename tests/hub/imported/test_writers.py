@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgspec
 import pytest
 
 from gpufleet.codecs.batch import decode
@@ -16,6 +17,7 @@ from gpufleet.hub.imported.writes import AT_ONCE, Writes
 from gpufleet.hub.imported.written import Written
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireLimitError
+from gpufleet.model.holding import Holder, HolderKind
 from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample
@@ -63,6 +65,16 @@ def written(machine: str, *gpus: int, at: int = NOW, metric: str = "gpu_power_wa
     )
     told = {Machine(name=machine): samples}
     return Written(machines=told, samples=len(samples), drift={}, others={}, nameless=0, problems={})
+
+
+def held(machine: str, *gpus: int, at: int = NOW) -> Written:
+    """Return the same with a pod that holds each."""
+    told = written(machine, *gpus, at=at)
+    pod = frozenset({Holder(kind=HolderKind.POD, id="team/pod")})
+    holders = {
+        one: {(sample.view.key, at): pod for sample in samples if sample.view} for one, samples in told.machines.items()
+    }
+    return msgspec.structs.replace(told, holders=holders)
 
 
 @contextlib.contextmanager
@@ -132,6 +144,40 @@ async def test_what_a_cluster_s_writers_tell_of_is_bounded_and_what_was_told_bef
         clock.advance(ROWS_KEPT_SECONDS + 1)
         await writes.take("many", "a", lambda _: NOTHING)  # a's are old by now, and forgotten
         await writes.take("many", "b", lambda _: written("node-2", 6))
+
+
+async def test_what_a_writer_that_fell_silent_told_of_leaves_room_for_another_one() -> None:
+    clock, disk = FakeClock(NOW), Disk()
+    disk.works.set()
+    with running(clock, Writers(clock, subjects_kept=5), disk) as writes:
+        await writes.take("many", "old", lambda _: held("node-1", 1, 2, 3))
+        with pytest.raises(WireLimitError):
+            await writes.take("many", "new", lambda _: held("node-1", 1, 2, 3))
+        clock.advance(ROWS_KEPT_SECONDS + 1)
+        await writes.take("many", "new", lambda _: held("node-1", 1, 2, 3))
+
+
+async def test_a_writer_that_is_refused_for_what_it_told_of_is_not_for_ever() -> None:
+    clock, disk = FakeClock(NOW), Disk()
+    disk.works.set()
+    with running(clock, Writers(clock, subjects_kept=3), disk) as writes:
+        await writes.take("many", "a", lambda _: written("node-1", 1, 2, 3))
+        for _ in range(ROWS_KEPT_SECONDS // 60):
+            clock.advance(60)
+            with pytest.raises(WireLimitError):
+                await writes.take("many", "a", lambda _: written("node-1", 2, 3, 4))
+        clock.advance(60)
+        await writes.take("many", "a", lambda _: written("node-1", 2, 3, 4))
+
+
+async def test_who_holds_what_a_cluster_s_writers_tell_of_refuses_nothing_that_is_known() -> None:
+    clock, disk = FakeClock(NOW), Disk()
+    disk.works.set()
+    with running(clock, Writers(clock, subjects_kept=5), disk) as writes:
+        for seconds in range(3):
+            await writes.take("many", "a", lambda _, at=NOW + seconds: held("node-1", 1, 2, 3, at=at))  # type: ignore[misc]
+        with pytest.raises(WireLimitError):
+            await writes.take("many", "a", lambda _: held("node-1", 4))
 
 
 async def test_only_a_few_requests_are_read_while_the_disk_is_slow() -> None:

@@ -113,10 +113,19 @@ class Writers:
                 kept -= one.decoder.kept
                 one.decoder.forget()
 
+    def tidy(self, cluster: str) -> None:
+        """Forget what is old of a cluster's writers: those that fell silent do not do it themselves."""
+        for one in self._of_cluster(cluster):
+            if not one.lock.locked():  # else a thread may be joining with what it told
+                one.tidy(self._clock)
+
     def check_subjects(self, writer: Writer, more: int) -> None:
         """Refuse to remember more of a request's writer than there is room for. Raises WireLimitError."""
-        mine = self._of_cluster(writer.cluster)
-        if sum(one.subjects for one in mine) + more > self._subjects_kept:
+        if more and self._subjects(writer.cluster) + more > self._subjects_kept:
+            for one in self._of_cluster(writer.cluster):
+                if self._is_gone(one):
+                    del self._known[one.cluster, one.name]
+        if more and self._subjects(writer.cluster) + more > self._subjects_kept:
             writer.decoder.forget()
             words = f"the writers of cluster {writer.cluster!r} tell of {self._subjects_kept} devices already"
             raise WireLimitError("devices", f"{words}, each lane counted: let agents tell of them")
@@ -127,9 +136,15 @@ class Writers:
         if len(mine) < WRITERS_KEPT:
             return
         longest = min(mine, key=lambda one: one.heard)
-        if longest.lock.locked() or self._clock.monotonic() - longest.heard < ROWS_KEPT_SECONDS:
+        if not self._is_gone(longest):
             raise WireLimitError("sender", f"cluster {cluster!r} has {WRITERS_KEPT} writers already: name fewer")
         del self._known[cluster, longest.name]
+
+    def _is_gone(self, writer: Writer) -> bool:
+        return not writer.lock.locked() and self._clock.monotonic() - writer.heard >= ROWS_KEPT_SECONDS
+
+    def _subjects(self, cluster: str) -> int:
+        return sum(one.subjects for one in self._of_cluster(cluster))
 
     def _of_cluster(self, cluster: str) -> Collection[Writer]:
         return [one for (whose, _), one in self._known.items() if whose == cluster]

@@ -96,6 +96,8 @@ class Writes:
         async with writer.lock, self._turns:
             written = await self._ask(lambda: read(writer))
             self._writers.bound_series()
+            writer.tidy(self._clock)
+            self._writers.tidy(writer.cluster)
             self._writers.check_subjects(writer, await self._ask(lambda: writer.rows.lacks(written.machines)))
             self._count(written)
             await self._ask(lambda: self._remember(writer, written.machines))
@@ -115,7 +117,6 @@ class Writes:
                     writer.rows.keep(report.machine, report.samples, writer.heard)
             for _, kept in changed.values():
                 writer.holders.keep(kept)
-            writer.tidy(self._clock)
         return written
 
     def _remember(self, writer: Writer, machines: Mapping[Machine, Sequence[Sample]]) -> None:
