@@ -131,3 +131,16 @@ def test_queues_of_one_writer_that_catch_up_unevenly_lose_nothing_to_each_other(
     assert sum(map(len, rows._kept.values())) <= 3
     rows.keep(NODE, [sample(0, T0 + at, {"gpu_power_watts": 1.0}) for at in range(5000)], 900.0)
     assert sum(map(len, rows._kept.values())) <= 256  # whatever comes at once
+
+
+def test_earlier_instants_of_all_subjects_are_bounded_and_the_newest_stay() -> None:
+    rows, gpus = Rows(earlier_most=100), 20
+    for at in range(60):
+        rows.keep(NODE, [sample(gpu, T0 + at, {"gpu_power_watts": 1.0}) for gpu in range(gpus)], 1.0)
+        assert sum(map(len, rows._kept.values())) <= 100 + 2 * gpus
+        for gpu in range(gpus):
+            (joined,) = rows.joined(NODE, [sample(gpu, T0 + at, {"gpu_utilization_ratio": 1.0})])
+            assert set(joined.values) == {"gpu_power_watts", "gpu_utilization_ratio"}
+    rows.forget_before(2.0)
+    rows.keep(NODE, [sample(0, T0 + at, {"gpu_power_watts": 1.0}) for at in range(102)], 2.0)
+    assert sum(map(len, rows._kept.values())) == 102

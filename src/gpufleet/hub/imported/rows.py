@@ -28,6 +28,9 @@ CATCH_UP_SECONDS = 30.0
 INSTANTS_MOST = 256
 """Of a subject, whatever comes."""
 
+EARLIER_MOST = 250_000
+"""Earlier ones of all subjects: about 0.8 GB where each has 25 values. Beyond it only the newest are remembered."""
+
 STATIC_SECONDS = 600
 """What never changes is written again only after so long: every scrape repeats it."""
 
@@ -38,8 +41,10 @@ Subject = tuple[Machine, str, str, Lane]
 class Rows:
     """Rows by subject, of the newest instants."""
 
-    def __init__(self, together_ns: int = 0) -> None:
+    def __init__(self, together_ns: int = 0, *, earlier_most: int = EARLIER_MOST) -> None:
         """Prepare it; instants of a subject that are no further apart than `together_ns` are one."""
+        self._earlier_most = earlier_most
+        self._instants = 0  # of all subjects
         self._kept: dict[Subject, dict[int, Sample]] = {}
         self._written: dict[Subject, dict[int, float]] = {}
         self._together = together_ns
@@ -100,19 +105,28 @@ class Rows:
             subject = _subject(machine, row)
             times = self._written.setdefault(subject, {})
             instants = self._kept.setdefault(subject, {})
+            self._instants += row.measured_at not in instants
             instants[row.measured_at], times[row.measured_at] = row, written
         for subject in subjects:
-            instants, times = self._kept[subject], self._written[subject]
-            in_order = sorted(instants)
-            most = len(in_order) - INSTANTS_MOST
-            for number, old in enumerate(in_order[:-INSTANTS_KEPT]):
-                if number < most or written - times[old] > CATCH_UP_SECONDS:
-                    del instants[old], times[old]
+            self._trim(subject, INSTANTS_MOST, written - CATCH_UP_SECONDS)
+        if self._instants - INSTANTS_KEPT * len(self._kept) > self._earlier_most:
+            for subject in self._kept:
+                self._trim(subject, INSTANTS_KEPT, 0.0)
+
+    def _trim(self, subject: Subject, most: int, since: float) -> None:
+        """Forget what of a subject is more than its newest, and was written before `since` or is more than `most`."""
+        instants, times = self._kept[subject], self._written[subject]
+        in_order = sorted(instants)
+        for number, old in enumerate(in_order[:-INSTANTS_KEPT]):
+            if number < len(in_order) - most or times[old] < since:
+                del instants[old], times[old]
+                self._instants -= 1
 
     def forget_before(self, written: float) -> None:
         """Forget subjects of which nothing new was written since then, in seconds of the monotonic clock."""
         self._written = {subject: times for subject, times in self._written.items() if max(times.values()) >= written}
         self._kept = {subject: rows for subject, rows in self._kept.items() if subject in self._written}
+        self._instants = sum(map(len, self._kept.values()))
 
 
 class _Near:
