@@ -15,7 +15,7 @@ from gpufleet.model.retention import Retention
 from gpufleet.model.stored import Accepted
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.client import connector, parse_dsn, translated
+from gpufleet.stores.clickhouse.client import Handles, connector, parse_dsn, translated
 from gpufleet.stores.clickhouse.lease import LEASE_SECONDS, RENEWED_EVERY_SECONDS
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS
 from tests.support.accepted import accept
@@ -184,6 +184,17 @@ def test_a_server_that_says_nothing_is_given_up(server: ClickHouse, database: st
                 handle.query("SELECT 1")
         finally:
             server.freeze(thaw=True)
+
+
+def test_a_look_for_hours_holds_up_no_write_for_longer_than_a_write_does(
+    server: ClickHouse, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def patient(_: Handles) -> None:
+        pytest.fail("waits for an hour with the writer's lock")
+
+    with closing(opened(server.dsn(database))) as store:
+        monkeypatch.setattr(Handles, "patient", property(patient))
+        assert store.roll_up(T0) is None
 
 
 # --- who may write

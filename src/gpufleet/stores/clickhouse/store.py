@@ -314,7 +314,7 @@ class ClickHouseStore:
         with translated(f"{self._dsn.shown}: rollup"):
             with self._writing:  # a mark that is seen is of a write that is over
                 self._renew_lease()
-                due = fetch_next(self._handles.patient, now, self._retention)
+                due = fetch_next(self._handles.reader, now, self._retention)
                 if due is not None:
                     self._marks.forget(due.hour)
             return roll_hour(self._handles.patient, due, self._retention, stopped) if due is not None else None
