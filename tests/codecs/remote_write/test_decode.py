@@ -313,3 +313,13 @@ def test_the_stale_nan_is_the_specified_one() -> None:
     at = bytes(message).index(struct.pack("<d", 1.0))
     message[at : at + 8] = struct.pack("<Q", 0x7FF0000000000002)
     assert WriteDecoder().decode_1(pack(bytes(message))).stale == [0]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_name_of_no_use_is_remembered_only_if_it_is_no_longer_than_names_are(version: int) -> None:
+    decoder = WriteDecoder(is_wanted=lambda _: False)
+    encode, decode = (encode_1, decoder.decode_1) if version == 1 else (encode_2, decoder.decode_2)
+    for length, kept in ((100_000, 0), (200, 1)):
+        found = decode(encode([Point({"__name__": "x" * length}, 1.0, AT * 1_000_000)]))
+        assert [one.name for one in found.series] == ["x" * min(length, 256)]
+        assert len(decoder._others) == kept

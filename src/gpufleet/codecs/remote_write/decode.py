@@ -200,7 +200,7 @@ class WriteDecoder:
             return
         self._samples(data, at, end, series, _HISTOGRAM_2, symbols)
 
-    def _new(self, key: object, first: object, pairs: list[tuple[str, str]]) -> Series:
+    def _new(self, key: object, first: bytes | tuple[str, ...], pairs: list[tuple[str, str]]) -> Series:
         """Return a series that was not seen before; `first` is the key of its first label alone."""
         name = clean(next((value for label, value in pairs if label == NAME), "")[: self._limits.name_bytes])
         if not name or self._is_wanted(name):
@@ -210,8 +210,9 @@ class WriteDecoder:
             return same
         other = Series(name, {})
         other.mark = _OTHER
-        if pairs[0][0] == NAME:  # else it is found only by reading all of them: labels in capitals come before it
-            self._others[first] = other
+        size = len(first) if isinstance(first, bytes) else sum(map(len, first))
+        if pairs[0][0] == NAME and size <= self._limits.value_bytes:
+            self._others[first] = other  # else it is read anew: labels in capitals come before it, or it takes much
         return other
 
     def _samples(
