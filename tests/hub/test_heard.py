@@ -2,6 +2,7 @@
 
 from gpufleet.codecs.batch import to_wire
 from gpufleet.hub.heard import heard, is_news
+from gpufleet.model.time import NANOS
 from gpufleet.model.wire import WireBatch
 from tests.fakes.batches import make_batch
 
@@ -42,6 +43,12 @@ def test_a_clock_that_was_ahead_does_not_hide_the_other_epoch_once_it_is_right()
     ahead = heard(NEWEST, wire(101, NOW + 10**14), received_at=NOW + 1)
     assert is_news(ahead, wire(201, NOW + 2, epoch="b" * 32), known_epoch=True)
     assert not is_news(ahead, wire(99, NOW + 2), known_epoch=True)
+
+
+def test_backlog_of_a_clock_that_is_still_ahead_is_no_news() -> None:
+    ahead = heard(NEWEST, wire(101, NOW + 120 * NANOS), received_at=NOW)
+    assert not is_news(ahead, wire(201, NOW - 3480 * NANOS, epoch="b" * 32), known_epoch=True)  # made an hour ago
+    assert is_news(ahead, wire(202, NOW + 121 * NANOS, epoch="b" * 32), known_epoch=True)
 
 
 def test_a_heartbeat_stays_until_the_next_one() -> None:

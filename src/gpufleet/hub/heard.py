@@ -14,12 +14,14 @@ def is_news(before: Heard | None, batch: WireBatch, *, known_epoch: bool) -> boo
     Within an epoch its numbers tell, not the clocks, which may be set back. An epoch that was never heard of is the
     newest. A sender may have two (its disk refuses for a while): between those, its own clock is all there is, and not
     that where the newest word is of a clock that was ahead: once it is right again, nothing would be news until then.
+    A clock that is right shows no time long before that word came: what does is backlog, of a clock still ahead.
     """
     if before is None or not known_epoch:
         return True
     if before.epoch == batch.epoch:
         return batch.seq > before.seq
-    return batch.sent_at >= before.sent_at or before.sent_at - before.received_at > AHEAD_NS
+    was_ahead = before.sent_at - before.received_at > AHEAD_NS
+    return batch.sent_at >= (before.received_at - AHEAD_NS if was_ahead else before.sent_at)
 
 
 def heard(before: Heard | None, batch: WireBatch, *, received_at: int, reported_at: int = 0) -> Heard:
