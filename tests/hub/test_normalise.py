@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import to_rows
@@ -13,7 +13,7 @@ from gpufleet.hub.normalise import normalise
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, ValueType
 from gpufleet.model.machine import Machine
-from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.view import Side, View, ViewKind, ViewList
 from gpufleet.model.wire import Cell, DimBlock, SampleBlock, WireAbsence, WireBatch
 
 NOW = 1_790_000_000_000_000_000
@@ -301,3 +301,39 @@ def test_of_two_values_with_the_same_labels_the_first_is_kept() -> None:
     (block,) = result.batch.dims
     assert (block.labels, block.values) == ([["0", "1"]], [0.1, 0.3])
     assert result.repeated_rows == 1
+
+
+blocks = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3), st.sampled_from([0, 0, 0, 11 * MINUTE])), max_size=3),
+        st.sampled_from(["nvml", "dcgm"]),
+        st.sampled_from([1.0, 1.0, 1.0, math.inf]),
+    ),
+    max_size=3,
+)
+
+
+@settings(max_examples=400)
+@given(blocks, st.integers(1, 2), st.booleans(), st.booleans())
+def test_a_batch_that_is_known_by_its_views_comes_to_the_same(
+    told: list[tuple[list[tuple[int, int, int]], str, float]], machines: int, doubles: bool, dims: bool
+) -> None:
+    """Of a list of views it is known beforehand whether two are one; most batches need no closer look then."""
+    batch = batch_of({}, dims=[fans([["0", "0"]], [0.5, 2.0])] if dims else None)
+    batch.machines[:] = [Machine(name="n")] * machines
+    batch.samples[:] = [
+        msgspec.structs.replace(
+            batch_of({"gpu_power_watts": [watts] * len(rows)}, at=[NOW + at for _, _, at in rows]).samples[0],
+            reader=reader,
+            machine=[min(machine, machines - 1) for machine, _, _ in rows],
+            view=[view for _, view, _ in rows],
+        )
+        for rows, reader, watts in told
+    ]
+    views = [View(kind=ViewKind.GPU, side=Side.HOST, uuid=f"GPU-{number}") for number in (0, 1, 2, 0 if doubles else 3)]
+    long_way, known = (msgspec.structs.replace(batch, views=kind(views)) for kind in (list, ViewList))
+    expected, result = normalise(long_way, NOW), normalise(known, NOW)
+    assert result.batch.samples == expected.batch.samples
+    assert (result.batch.dims, result.batch.absences) == (expected.batch.dims, expected.batch.absences)
+    assert (result.future_rows, result.repeated_rows) == (expected.future_rows, expected.repeated_rows)
+    assert result.invalid_values == expected.invalid_values
