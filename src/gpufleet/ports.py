@@ -446,10 +446,10 @@ class Registry(Protocol):
         """
         ...
 
-    def name(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
+    def name(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
         """Return the machine that somebody else than itself names, as Kubernetes does: a new one if none is known so.
 
-        Nothing that is known of a machine changes by it, and it was not heard of. Raises as `match`.
+        Nothing that is known of a machine changes by it, and it was not heard of. `at`, `now` and raises as `match`.
         """
         ...
 

@@ -199,7 +199,7 @@ class Writer:
         ids = []
         for place, machine in enumerate(batch.machines):
             if place in named:
-                match = self._registry.name(batch.cluster, batch.sender, machine, at)
+                match = self._registry.name(batch.cluster, batch.sender, machine, at, now)
             else:
                 match = self._registry.match(batch.cluster, batch.sender, machine, at, now)
             ids.append(match.id)

@@ -106,7 +106,7 @@ class Machines:
         self._by_words[words] = row.known.id
         return MachineMatch(row.known.id, self._conflict_words(row.known.id))
 
-    def name(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
+    def name(self, cluster: str, sender: str, machine: Machine, at: int, now: int) -> MachineMatch:
         """Return the machine that somebody else names; see `ports.Registry.name`."""
         decision = decide(self._candidates(cluster, machine), machine, at)
         if decision.verdict is Verdict.NEW:
@@ -116,6 +116,8 @@ class Machines:
             return MachineMatch(row.known.id)
         assert decision.known is not None
         row = self._rows[decision.known.id]
+        if row.known.named_only:
+            self._set_back(row, now)
         if row.known.named_only and row.retired_at is None and at > row.known.last_seen:
             row.known, row.sender = msgspec.structs.replace(row.known, last_seen=at), sender
             self._changed[row.known.id] = None

@@ -70,10 +70,10 @@ class SqlRegistry:
         with self._lock:
             return self._machines.match(cluster, sender, machine, at, at if now is None else now)
 
-    def name(self, cluster: str, sender: str, machine: Machine, at: int) -> MachineMatch:
+    def name(self, cluster: str, sender: str, machine: Machine, at: int, now: int | None = None) -> MachineMatch:
         """Return the machine that somebody else names."""
         with self._lock:
-            return self._machines.name(cluster, sender, machine, at)
+            return self._machines.name(cluster, sender, machine, at, at if now is None else now)
 
     def machines(
         self,

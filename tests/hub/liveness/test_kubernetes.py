@@ -179,3 +179,31 @@ async def test_a_hub_that_was_down_still_knows_who_was_only_named(hub: HubInTime
     await hub.lets_pass(INTERVAL, [kubernetes])
     assert machines(await hub.overview.fleet()) == {State.NEVER_SEEN: 1}
     assert counts(await hub.cluster()) == ("0 of 8 expected by kubernetes", Expected(kubernetes=8))
+
+
+@pytest.mark.parametrize("by", [-86400.0, 86400.0])
+async def test_a_clock_that_is_set_changes_nothing_of_who_is_named(hub: HubInTime, by: float) -> None:
+    kubernetes = Kubernetes(node_0=8, node_1=8)
+    await hub.lets_pass(2 * INTERVAL, [kubernetes])
+    hub.clock.step(by)
+    hub.flushes = False
+    await hub.lets_pass(INTERVAL, [kubernetes])
+    assert machines(await hub.cluster()) == {State.NEVER_SEEN: 2}
+    hub.flushes = True
+    await hub.lets_pass(900, [kubernetes])
+    assert machines(await hub.cluster()) == {State.NEVER_SEEN: 2}
+    del kubernetes.says["node_1"]
+    await hub.lets_pass(660, [kubernetes])
+    assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1, State.RETIRED: 1}
+
+
+async def test_what_kubernetes_names_stays_expected_while_the_store_takes_nothing(hub: HubInTime) -> None:
+    kubernetes = Kubernetes(node_0=8)
+    await hub.lets_pass(2 * INTERVAL, [kubernetes])
+    hub.flushes = False
+    await hub.lets_pass(900, [kubernetes])
+    assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1}
+    hub.is_down_for(900)
+    assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1}
+    await hub.lets_pass(INTERVAL, [kubernetes])
+    assert machines(await hub.cluster()) == {State.NEVER_SEEN: 1}

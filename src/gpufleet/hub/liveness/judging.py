@@ -82,8 +82,9 @@ class Instant:
         """
         life = self.senders.life(self.second, mark.cluster, mark.sender)
         if mark.named_only:
-            since = None if life is None or life.never else answered_at(life.heard) - mark.last_seen
-            gone = mark.is_retired or (since is not None and since > BELIEVED_NS)
+            heard_at = mark.last_seen if life is None or life.never else answered_at(life.heard)
+            unnamed = self.behind(mark.last_seen, heard_at) - self.not_flushed
+            gone = mark.is_retired or unnamed > BELIEVED_NS / NANOS
             return Liveness(state=State.RETIRED if gone else State.NEVER_SEEN, silent_seconds=None)
         if life is None:
             return Liveness(state=State.RETIRED if mark.is_retired else State.LOST, silent_seconds=None)
