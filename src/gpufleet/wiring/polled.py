@@ -189,7 +189,8 @@ def _federation(config: FederationConfig, pulling: Pulling) -> ClusterPage:
 
 
 def _kubernetes(config: KubeStateMetricsConfig, pulling: Pulling) -> ClusterPage:
-    return _page(config, config.url, f"{SCRAPE}/{config.name}", KubernetesPage(pulling.clock), pulling)
+    page = KubernetesPage(pulling.clock)
+    return _page(config, config.url, f"{SCRAPE}/{config.name}", page, pulling, page.taken)
 
 
 def _page(
@@ -198,6 +199,7 @@ def _page(
     sender: str,
     read: Callable[[bytes], Written],
     pulling: Pulling,
+    taken: Callable[[], None] = lambda: None,
 ) -> ClusterPage:
     from gpufleet.readers.exporter.fetch import UrlPages
 
@@ -218,4 +220,5 @@ def _page(
         pulling.clock,
         pulling.standings.open(config.cluster, sender, config.url),
         interval_seconds=config.interval_seconds,
+        taken=taken,
     )

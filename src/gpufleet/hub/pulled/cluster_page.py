@@ -56,12 +56,16 @@ class ClusterPage:
         standing: Standing,
         *,
         interval_seconds: float,
+        taken: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take whose it is, how it is asked, what reads it (on a thread), who takes that, who hears how it goes."""
+        """Take whose it is, how it is asked, what reads it (on a thread), who takes that, who hears how it goes.
+
+        `taken` is called once what was read is durable.
+        """
         self._cluster, self._sender = cluster, sender
         self._pages, self._read, self._writes = pages, read, writes
         self._clock, self._standing = clock, standing
-        self._interval = interval_seconds
+        self._interval, self._taken = interval_seconds, taken
         self._started_at = clock.now_ns()
 
     async def run(self) -> None:
@@ -79,6 +83,7 @@ class ClusterPage:
             try:
                 beat = Heartbeat(interval_seconds=self._interval, version=__version__, started_at=self._started_at)
                 await self._writes.take(self._cluster, self._sender, lambda _: self._read(page.body), beat=beat)
+                self._taken()
             finally:
                 page.done()
         except NotYetError:

@@ -32,6 +32,7 @@ class KubernetesPage:
         self._clock = clock
         self._parser = TextParser(LIMITS)
         self._before: frozenset[Series] = frozenset()
+        self._newest: frozenset[Series] = frozenset()
 
     def __call__(self, body: bytes) -> Written:
         """Read a page. One that cannot be read leaves nothing in the next one's cache. Raises WireError."""
@@ -47,7 +48,7 @@ class KubernetesPage:
         numbers = [number for number, one in enumerate(page.series) if is_of_gpus(one)]
         now = frozenset(page.series[number] for number in numbers)
         ended = list(self._before - now)
-        self._before = now
+        self._newest = now
         at = self._clock.now_ns()
         series = [*(page.series[number] for number in numbers), *ended]
         request = WriteRequest(
@@ -59,3 +60,7 @@ class KubernetesPage:
             problems={str(problem): count for problem, count in page.problems.items()},
         )
         return read_request(request, READER)
+
+    def taken(self) -> None:
+        """Note that what the newest page says is durable: what has ended need not be said again."""
+        self._before = self._newest
