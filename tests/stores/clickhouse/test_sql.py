@@ -128,17 +128,22 @@ REFUSED = (
 """None of these is answered."""
 
 
+def rows_of(store: ClickHouseStore) -> dict[str, int]:
+    """Return how many rows each table has; its parts are merged whenever the engine likes."""
+    return {name: stats.rows for name, stats in store.stats().items()}
+
+
 @pytest.mark.parametrize("number", range(len(REFUSED)))
 def test_what_is_refused_leaves_no_trace(store: ClickHouseStore, tmp_path: Path, number: int) -> None:
     out = tmp_path / "out"
     statement = REFUSED[number].replace("{out}", str(out))
-    before = store.stats()
+    before = rows_of(store)
     with pytest.raises(SqlError) as refused:
         store.select(statement)
     assert 3 < len(str(refused.value)) < 1000
     assert "passwd:" not in str(refused.value)
     assert not out.exists()
-    assert store.stats() == before
+    assert rows_of(store) == before
     assert store.select("SELECT 1 AS a").rows == [(1,)]  # the handle goes on
 
 
