@@ -323,3 +323,16 @@ def test_a_name_of_no_use_is_remembered_only_if_it_is_no_longer_than_names_are(v
         found = decode(encode([Point({"__name__": "x" * length}, 1.0, AT * 1_000_000)]))
         assert [one.name for one in found.series] == ["x" * min(length, 256)]
         assert len(decoder._others) == kept
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_series_with_long_labels_count_for_as_many_as_they_take(version: int) -> None:
+    decoder = WriteDecoder()
+    encode, decode = (encode_1, decoder.decode_1) if version == 1 else (encode_2, decoder.decode_2)
+    decode(encode([Point({"__name__": "m"}, 1.0, AT * 1_000_000)]))
+    assert decoder.kept == 1
+    long = {f"label_{number}": "x" * 1000 for number in range(20)}
+    decode(encode([Point({"__name__": "m", **long, "n": str(n)}, 1.0, AT * 1_000_000) for n in range(10)]))
+    assert 180 <= decoder.kept <= 220
+    decoder.forget()
+    assert decoder.kept == 0

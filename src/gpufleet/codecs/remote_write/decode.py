@@ -26,6 +26,9 @@ _TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary
 
 # protobuf keys: field number << 3 | wire type
 _SERIES_1, _METADATA_1 = 1 << 3 | BYTES, 3 << 3 | BYTES
+_BYTES_A_SERIES = 1024
+"""Of its labels, that are remembered. One with more counts for as many: a writer may make them as long as a message."""
+
 _SYMBOL, _SERIES_2 = 4 << 3 | BYTES, 5 << 3 | BYTES
 _LABELS, _SAMPLE, _HISTOGRAM_2, _HISTOGRAM_1, _METADATA_2 = (number << 3 | BYTES for number in (1, 2, 3, 4, 5))
 _VALUE, _TIME = 1 << 3 | FIXED64, 2 << 3 | VARINT
@@ -65,6 +68,7 @@ class WriteDecoder:
         self._limits = limits or WriteLimits()
         self._is_wanted = is_wanted
         self._others: dict[object, Series] = {}  # without labels: version 1: by the bytes of the name; 2: by the name
+        self._bytes = 0  # of labels that are remembered
         self._known: dict[object, Series] = {}  # version 1: by the bytes of its labels; 2: by its symbols
         self._same: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}  # by what they mean
         self._request = WriteRequest([], [], [], [], {}, {})
@@ -121,12 +125,13 @@ class WriteDecoder:
 
     @property
     def kept(self) -> int:
-        """Series that are remembered."""
-        return max(len(self._known), len(self._same))
+        """Series that are remembered; long ones count for several."""
+        return max(len(self._known), len(self._same), self._bytes // _BYTES_A_SERIES)
 
     def forget(self) -> None:
         """Remember none."""
         self._known.clear()
+        self._bytes = 0
         self._same.clear()
         self._others.clear()
 
@@ -207,6 +212,9 @@ class WriteDecoder:
             series = series_of(pairs, self._limits)
             same = self._same.setdefault((series.name, tuple(sorted(series.labels.items()))), series)
             self._known[key] = same
+            self._bytes += (
+                len(key) if isinstance(key, bytes) else sum(map(len, (text for pair in pairs for text in pair)))
+            )
             return same
         other = Series(name, {})
         other.mark = _OTHER
