@@ -84,6 +84,7 @@ class Hub:
                 registry=self.registry,
                 quarantine=Quarantine(self._quarantine),
                 counters=counters,
+                now=SystemClock().now_ns,
             )
             flusher = Flusher(
                 wal=self.wal,

@@ -46,6 +46,7 @@ class Hub:
             registry=self.registry,
             quarantine=Quarantine(self.folder / "quarantine"),
             counters=self.counters,
+            now=lambda: NOW,
             unpacked=unpacked,
         )
 
@@ -206,7 +207,12 @@ def test_a_store_that_had_it_all_before_the_crash_gets_the_same_token_and_ids(hu
     dying = DyingRegistry(hub.registry._database)
     dying.migrate()
     writer = Writer(
-        wal=WAL, store=hub.store, registry=dying, quarantine=Quarantine(hub.folder / "q"), counters=Counters()
+        wal=WAL,
+        store=hub.store,
+        registry=dying,
+        quarantine=Quarantine(hub.folder / "q"),
+        counters=Counters(),
+        now=lambda: NOW,
     )
     with pytest.raises(RegistryError):
         writer.flush(records(1, 2))
@@ -374,6 +380,7 @@ def test_a_group_is_bounded_by_what_it_unpacks_to(hub: Hub) -> None:
         registry=hub.registry,
         quarantine=Quarantine(hub.folder / "q"),
         counters=hub.counters,
+        now=lambda: NOW,
         max_cells=1,
     )
     waiting = records(1, 2, 3)

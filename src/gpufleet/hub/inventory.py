@@ -29,7 +29,7 @@ def gpu_records(
     machine: MachineRecord,
     stored: Sequence[StoredSample],
     freshness: Freshness,
-    behind: Callable[[int, int], float] = lambda word, newest: (newest - word) / NANOS,
+    behind: Callable[[int, int], float],
 ) -> tuple[GpuRecord, ...]:
     """Return every view of a machine with its newest readings; values that are too old are absent.
 

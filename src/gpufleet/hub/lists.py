@@ -44,7 +44,7 @@ class Lists:
 
     def complete(self, machines: Sequence[MachineRecord], instant: Instant) -> tuple[MachineRecord, ...]:
         """Fill in the age of machines, how recently they were heard of, and the number of their GPUs."""
-        counts = self._counts(machines, _of_each(machines, self._store.readers_of))
+        counts = self._counts(machines, _of_each(machines, self._store.readers_of), instant)
         return tuple(
             msgspec.structs.replace(one, gpus=counts[one.id][0], liveness=_with_gpus(one.liveness, counts[one.id]))
             for one in _judged(self._expected(machines), instant)
@@ -54,7 +54,7 @@ class Lists:
         """Return a page of machines of kind node, with how they are doing."""
         found, following = self._page(cluster, page, MachineKind.NODE)
         readers = _of_each(found, self._store.readers_of)
-        counts = self._counts(found, readers)
+        counts = self._counts(found, readers, instant)
 
         def record(machine: MachineRecord) -> NodeRecord:
             error = answers.last_error(readers.get(machine.id, ()))
@@ -106,7 +106,10 @@ class Lists:
         ]
 
     def _counts(
-        self, machines: Sequence[MachineRecord], readers: Mapping[str, tuple[ReaderStatus, ...]]
+        self,
+        machines: Sequence[MachineRecord],
+        readers: Mapping[str, tuple[ReaderStatus, ...]],
+        instant: Instant,
     ) -> dict[str, tuple[int, int]]:
         """Return how many GPUs each machine has, and how many of them report: as many as `gpus_of` shows."""
         standings = _of_each(machines, self._store.standings)
@@ -116,7 +119,7 @@ class Lists:
         for one in machines:
             freshness = self._freshness(readers.get(one.id, ()))
             if one.id in stored:
-                counts[one.id] = count_shown(gpu_records(one, stored[one.id], freshness))
+                counts[one.id] = count_shown(gpu_records(one, stored[one.id], freshness, instant.behind))
             else:
                 counts[one.id] = count_gpus(standings.get(one.id, ()), freshness)
         return counts

@@ -23,6 +23,9 @@ from gpufleet.model.wire import Cell, DimBlock, SampleBlock, WireAbsence, WireBa
 FUTURE_TOLERANCE_SECONDS = 600
 """A sender's clock may be this much ahead before its rows are dropped."""
 
+_NONE: Counter[str] = Counter()
+"""What is said of a batch of which nothing had to be counted. It must not be changed."""
+
 _Block = TypeVar("_Block", SampleBlock, DimBlock)
 
 
@@ -74,9 +77,6 @@ def normalise(batch: WireBatch, received_at: int, doubts: Sequence[Doubts] | Non
         future_rows=work.future_rows + processes.future,
         repeated_rows=work.repeated_rows + processes.repeated,
     )
-
-
-_NONE: Counter[str] = Counter()
 
 
 def _is_plain(batch: WireBatch, latest: int) -> bool:

@@ -79,10 +79,10 @@ class Writer:
         registry: Registry,
         quarantine: Quarantine,
         counters: Counters,
+        now: Callable[[], int],
         unpacked: Unpacked | None = None,
         max_cells: int = MAX_CELLS,
         written: Callable[[Sequence[Accepted]], None] = lambda _: None,
-        now: Callable[[], int] = lambda: 0,
     ) -> None:
         """Take what it writes to, and the hub's clock, `now` (nanoseconds since 1970).
 

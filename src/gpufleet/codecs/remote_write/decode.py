@@ -21,14 +21,14 @@ MILLISECOND = 1_000_000
 _LAST = 2**63 - 1
 _OTHER = 1
 """The mark of a series of no use: what is wrong with it is no problem of anybody's."""
+_BYTES_A_SERIES = 1024
+"""Of its labels, that are remembered. One with more counts for as many: a writer may make them as long as a message."""
+
 _DOUBLE = struct.Struct("<d")
 _TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset")
 
 # protobuf keys: field number << 3 | wire type
 _SERIES_1, _METADATA_1 = 1 << 3 | BYTES, 3 << 3 | BYTES
-_BYTES_A_SERIES = 1024
-"""Of its labels, that are remembered. One with more counts for as many: a writer may make them as long as a message."""
-
 _SYMBOL, _SERIES_2 = 4 << 3 | BYTES, 5 << 3 | BYTES
 _LABELS, _SAMPLE, _HISTOGRAM_2, _HISTOGRAM_1, _METADATA_2 = (number << 3 | BYTES for number in (1, 2, 3, 4, 5))
 _VALUE, _TIME = 1 << 3 | FIXED64, 2 << 3 | VARINT

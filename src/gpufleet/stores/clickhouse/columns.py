@@ -67,7 +67,7 @@ _KINDS: dict[str, type[np.generic]] = {"q": np.int64, "d": np.float64}
 """Code of an array to the kind of its numbers."""
 
 
-def numeric(cells: bytes, code: str, place: int = 0, width: int = 1) -> Numeric:
+def numeric(cells: bytes, code: str, place: int, width: int) -> Numeric:
     """Return one column of rows of `width` numbers that lie in memory one after the other; `code` as in `array`."""
     return np.ascontiguousarray(np.frombuffer(cells, _KINDS[code]).reshape(-1, width)[:, place])
 
