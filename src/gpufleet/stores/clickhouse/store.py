@@ -322,7 +322,7 @@ class ClickHouseStore:
     def worked(self, stretches: Sequence[Stretch]) -> list[Worked]:
         """Return what is known of each stretch; see `ports.Store`."""
         with translated(f"{self._dsn.shown}: usage"):
-            return fetch_worked(self._handles.reader, stretches)
+            return fetch_worked(self._handles.reader, stretches, self._retention, time.time_ns())
 
     def stats(self) -> dict[str, TableStats]:
         """Return table name to size; a table without rows is not in it. Takes about a millisecond."""

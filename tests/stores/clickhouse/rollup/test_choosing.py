@@ -49,6 +49,15 @@ def test_hours_that_were_written_to_since_are_answered_from_samples() -> None:
     assert found.raw == (((first + 3) * HOUR, (first + 5) * HOUR),)
 
 
+def test_hours_of_which_samples_may_be_gone_stand_whatever_was_written_to_them_since() -> None:
+    first = ago(40) // HOUR
+    late = Standing(hour=first * 3600, marked=2, seen=1, version=1)
+    unmade = Standing(hour=(first + 1) * 3600, marked=1, seen=0, version=0)
+    found = choose(first * HOUR, (first + 2) * HOUR, HOUR, [late, unmade], KEPT, NOW)
+    assert found.rolled == ((first * HOUR, (first + 1) * HOUR),)
+    assert found.raw == (((first + 1) * HOUR, (first + 2) * HOUR),)
+
+
 def test_the_ends_of_a_span_that_are_no_whole_minutes_are_answered_from_samples() -> None:
     start = ago(40) + 30 * NANOS
     found = choose(start, start + HOUR, 45 * NANOS, clean(start // HOUR, start // HOUR + 1), KEPT, NOW)

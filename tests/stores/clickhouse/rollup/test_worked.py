@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from gpufleet.model.retention import FOR_EVER, LONGEST_DAYS, Retention
 from gpufleet.model.time import NANOS
 from gpufleet.model.usage import Stretch
 from gpufleet.stores.clickhouse import ClickHouseStore
@@ -74,6 +75,29 @@ def test_a_reading_that_cannot_be_costs_itself(store: ClickHouseStore, cluster: 
         assert found.energy_joules == pytest.approx(500.0 * 1080)
         assert found.energy_seconds == 1080
         roll(store)
+
+
+def test_what_comes_after_the_samples_have_gone_takes_nothing_from_hours_that_were_made(
+    store: ClickHouseStore, cluster: str
+) -> None:
+    """As a node does that was away for longer than samples are kept, or whose clock is far behind."""
+    told = [Told(at=at, watts=300.0, busy=1.0, joules=300.0 * at) for at in range(0, HOUR, 30)]
+    write(store, cluster, told)
+    roll(store)
+    asked = [stretch(cluster, 0, HOUR, "m")]
+    before = store.worked(asked)
+    whole = T0 * NANOS, (T0 + HOUR) * NANOS, HOUR * NANOS
+    series = store.series(cluster, "m", ["gpu_power_watts"], *whole)
+    try:
+        store.migrate(Retention(raw_days=2, minute_days=LONGEST_DAYS, hour_days=0))
+        store._handles.writer.command("OPTIMIZE TABLE samples FINAL")  # what should go goes now
+        assert store.worked([stretch(cluster, 17, HOUR, "m")])[0].used_seconds == 0
+        write(store, cluster, [Told(at=1800, watts=1.0, busy=0.0)], "late")
+        assert store.worked(asked) == before
+        assert store.series(cluster, "m", ["gpu_power_watts"], *whole).points == series.points
+        assert roll(store) == []
+    finally:
+        store.migrate(FOR_EVER)
 
 
 def test_nothing_known_is_nothing(store: ClickHouseStore, cluster: str) -> None:

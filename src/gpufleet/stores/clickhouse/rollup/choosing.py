@@ -6,7 +6,7 @@ import msgspec
 
 from gpufleet.model.retention import Resolution, Retention
 from gpufleet.model.time import NANOS
-from gpufleet.stores.clickhouse.rollup.hours import Standing
+from gpufleet.stores.clickhouse.rollup.hours import Standing, kept_since
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS
 
 SHORT_NS = 6 * HOUR_NS
@@ -38,28 +38,28 @@ def choose(start: int, end: int, step: int, standings: Sequence[Standing], reten
 
     Long spans are answered from hours or minutes where steps are made of those exactly: the values are the same as from
     samples. Where samples are gone by now, from what there is. Hours that were written to since they were made are
-    answered from samples.
+    answered from samples, but where retention has begun to take those.
     """
-    clean = [one for one in standings if one.is_clean]
-    resolution = _resolution(start, end, step, clean, retention, now)
+    standing = [one for one in standings if one.stands(kept_since(now, retention))]
+    resolution = _resolution(start, end, step, standing, retention, now)
     if resolution is Resolution.RAW:
         return Choice(resolution, (), ((start, end),))
     window = _WINDOWS[resolution]
     first, last = -(-start // window) * window, end - end % window
-    made = [one.hour * NANOS for one in clean if resolution is Resolution.HOUR or not one.without_minutes]
+    made = [one.hour * NANOS for one in standing if resolution is Resolution.HOUR or not one.without_minutes]
     spans = [(max(first, hour), min(last, hour + HOUR_NS)) for hour in made]
     rolled = _joined([span for span in spans if span[0] < span[1]])
     return Choice(resolution if rolled else Resolution.RAW, rolled, _rest(start, end, rolled))
 
 
 def _resolution(
-    start: int, end: int, step: int, clean: Sequence[Standing], retention: Retention, now: int
+    start: int, end: int, step: int, made: Sequence[Standing], retention: Retention, now: int
 ) -> Resolution:
     fits = [one for one, window in _WINDOWS.items() if step % window == 0 and start % window == 0]
     if not retention.keeps_minutes:
         fits = [one for one in fits if one is not Resolution.MINUTE]
     if not _kept(start, retention.raw_days, now):
-        whole = retention.keeps_minutes and not any(one.without_minutes for one in clean)
+        whole = retention.keeps_minutes and not any(one.without_minutes for one in made)
         if not whole or not _kept(start, retention.minute_days, now):
             return Resolution.HOUR
         return fits[0] if fits else Resolution.MINUTE

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gpufleet.model.retention import APART_SECONDS
+from gpufleet.model.retention import APART_SECONDS, Retention
 from gpufleet.model.stored import Accepted
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire import DimBlock, SampleBlock
@@ -60,6 +60,18 @@ class Standing(msgspec.Struct, frozen=True):
     def is_clean(self) -> bool:
         """Whether it was made of everything."""
         return self.version > 0 and self.seen >= self.marked
+
+    def stands(self, kept: int) -> bool:
+        """Tell whether what was made of it is the answer: it is clean, or of before `kept`, and not made again."""
+        return self.version > 0 and (self.is_clean or self.hour * NANOS < kept)
+
+
+def kept_since(now: int, retention: Retention) -> int:
+    """Return the instant from which on all samples are there; of hours that began before, what was made stands.
+
+    The day that samples go by is the server's: a day more, so that none is made of a part of its samples.
+    """
+    return now - (retention.raw_days - 1) * 86_400 * NANOS if retention.raw_days else 0
 
 
 def touched(accepted: Sequence[Accepted]) -> set[int]:

@@ -15,6 +15,7 @@ from gpufleet.stores.clickhouse.rollup.hours import (
     QUIET_SECONDS,
     Standing,
     fetch_standings,
+    kept_since,
     write_rolled,
 )
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS
@@ -36,8 +37,7 @@ def next_hour(standings: Sequence[Standing], now: int, retention: Retention) -> 
 
     Of an hour that the retention of samples has begun to take, what was made before stands.
     """
-    # The day that samples go by is the server's: a day more, so that none is made of a part of its samples.
-    kept = now - (retention.raw_days - 1) * 86_400 * NANOS if retention.raw_days else 0
+    kept = kept_since(now, retention)
     for one in standings:
         over = (one.hour * NANOS) + HOUR_NS <= now
         if over and not one.is_clean and one.marked + QUIET_SECONDS * NANOS <= now and one.hour * NANOS >= kept:

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 
+from gpufleet.model.retention import Retention
 from gpufleet.model.time import NANOS
 from gpufleet.model.usage import Stretch, Worked
 from gpufleet.stores.clickhouse.client import Handle
-from gpufleet.stores.clickhouse.rollup.hours import AROUND_NS, fetch_standings
+from gpufleet.stores.clickhouse.rollup.hours import AROUND_NS, fetch_standings, kept_since
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS
 from gpufleet.stores.clickhouse.rollup.usage import SUMS, render_runs, render_stretches
 
@@ -28,16 +29,16 @@ class Part(msgspec.Struct, frozen=True):
     end: int
 
 
-def fetch_worked(handle: Handle, stretches: Sequence[Stretch]) -> list[Worked]:
+def fetch_worked(handle: Handle, stretches: Sequence[Stretch], retention: Retention, now: int) -> list[Worked]:
     """Ask what is known of each stretch; nothing known is nothing but zeros."""
     if not stretches:
         return []
     first, last = min(one.start for one in stretches), max(one.end for one in stretches)
     standings = fetch_standings(handle, first // HOUR_NS * 3600, -(-last // HOUR_NS) * 3600)
-    clean = {one.hour for one in standings if one.is_clean}
+    made = {one.hour for one in standings if one.stands(kept_since(now, retention))}
     told = {one.hour for one in standings}
     sums = [[0.0] * len(SUMS) for _ in stretches]
-    for cluster, runs, parts in _by_cluster(stretches, clean, told):
+    for cluster, runs, parts in _by_cluster(stretches, made, told):
         for chunk in _chunks(runs):
             _add(sums, handle, render_runs(), cluster, stretches, chunk)
         for hour in parts.values():
@@ -46,7 +47,7 @@ def fetch_worked(handle: Handle, stretches: Sequence[Stretch]) -> list[Worked]:
     return [Worked(**dict(zip(SUMS, one, strict=True))) for one in sums]
 
 
-def cut(number: int, stretch: Stretch, clean: set[int], told: set[int]) -> tuple[list[Part], list[Part]]:
+def cut(number: int, stretch: Stretch, made: set[int], told: set[int]) -> tuple[list[Part], list[Part]]:
     """Cut a stretch into runs of whole hours that were made, and parts of other hours that something was told of."""
     runs: list[Part] = []
     parts: list[Part] = []
@@ -54,7 +55,7 @@ def cut(number: int, stretch: Stretch, clean: set[int], told: set[int]) -> tuple
     while at < stretch.end:
         hour = at // HOUR_NS
         end = min(stretch.end, (hour + 1) * HOUR_NS)
-        if hour * 3600 in clean and end - at == HOUR_NS:
+        if hour * 3600 in made and end - at == HOUR_NS:
             if runs and runs[-1].end == at:
                 runs[-1] = Part(number, runs[-1].start, end)
             else:
@@ -66,7 +67,7 @@ def cut(number: int, stretch: Stretch, clean: set[int], told: set[int]) -> tuple
 
 
 def _by_cluster(
-    stretches: Sequence[Stretch], clean: set[int], told: set[int]
+    stretches: Sequence[Stretch], made: set[int], told: set[int]
 ) -> Iterator[tuple[str, list[Part], dict[int, list[Part]]]]:
     numbers: dict[str, list[int]] = defaultdict(list)
     for number, one in enumerate(stretches):
@@ -75,7 +76,7 @@ def _by_cluster(
         whole: list[Part] = []
         hours: dict[int, list[Part]] = defaultdict(list)
         for number in mine:
-            runs, parts = cut(number, stretches[number], clean, told)
+            runs, parts = cut(number, stretches[number], made, told)
             whole += runs
             for part in parts:
                 hours[part.start // HOUR_NS].append(part)
