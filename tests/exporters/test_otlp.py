@@ -6,7 +6,8 @@ import pytest
 from gpufleet.agent.assemble import assemble
 from gpufleet.agent.slices import at_once
 from gpufleet.agent.stats import AgentStats
-from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics, unpack
+from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics
+from gpufleet.codecs.otlp.encodings import unpack
 from gpufleet.codecs.otlp.records import Kind, OtlpMetric
 from gpufleet.exporters.fresh import AHEAD, Fresh
 from gpufleet.exporters.otlp import OtlpMetrics

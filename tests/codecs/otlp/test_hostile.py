@@ -7,12 +7,14 @@ from collections import Counter
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from gpufleet.codecs.otlp.decode import decode_answer, decode_logs, decode_metrics, unpack
+from gpufleet.codecs.otlp.decode import decode_answer, decode_logs, decode_metrics
 from gpufleet.codecs.otlp.encode import encode_logs, encode_metrics
+from gpufleet.codecs.otlp.encodings import unpack
 from gpufleet.codecs.otlp.limits import OtlpLimits
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
 from gpufleet.codecs.otlp.records import (
@@ -132,20 +134,30 @@ def test_bounds() -> None:
 
 
 def test_a_bomb_is_not_unpacked() -> None:
-    bomb = gzip.compress(b"\0" * (64 << 20))
-    assert len(bomb) < 100_000
-    tracemalloc.start()
-    try:
-        with pytest.raises(WireLimitError, match="after decompression"):
-            unpack(bomb, "gzip", OtlpLimits(message_bytes=1 << 20))
-        assert tracemalloc.get_traced_memory()[1] < 8 << 20
-    finally:
-        tracemalloc.stop()
+    zeros = b"\0" * (64 << 20)
+    unsized = zstandard.ZstdCompressor(write_content_size=False)
+    bombs = {
+        "gzip": gzip.compress(zeros),
+        "x-gzip": gzip.compress(zeros[: 1 << 19]) * 99,
+        "zstd": unsized.compress(zeros),
+    }
+    for encoding, bomb in bombs.items():
+        assert len(bomb) < 100_000
+        tracemalloc.start()
+        try:
+            with pytest.raises(WireLimitError, match="after decompression"):
+                unpack(bomb, encoding, OtlpLimits(message_bytes=1 << 20))
+            assert tracemalloc.get_traced_memory()[1] < 24 << 20
+        finally:
+            tracemalloc.stop()
     with pytest.raises(WireLimitError, match="of 10 allowed"):
         unpack(b"\0" * 11, "", OtlpLimits(body_bytes=10))
     for body in (b"", b"no gzip", gzip.compress(b"x")[:-4], gzip.compress(b"x") + b"more"):
         with pytest.raises(WireError, match="gzip"):
             unpack(body, "gzip")
+    for body in (b"", b"no zstd", zstandard.compress(b"x")[:-1], zstandard.compress(b"x") + b"more"):
+        with pytest.raises(WireError, match="zstd"):
+            unpack(body, "zstd")
     with pytest.raises(WireError, match="content-encoding"):
         unpack(b"", "br")
 

@@ -2,16 +2,19 @@
 
 import gzip
 import math
+from collections.abc import Callable
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE
 
-from gpufleet.codecs.otlp.decode import decode_answer, decode_logs, decode_metrics, unpack
+from gpufleet.codecs.otlp.decode import decode_answer, decode_logs, decode_metrics
 from gpufleet.codecs.otlp.encode import encode_answer, encode_logs, encode_metrics, encode_status
+from gpufleet.codecs.otlp.encodings import unpack
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
 from gpufleet.codecs.otlp.records import (
     Answer,
@@ -152,7 +155,27 @@ def test_a_status_is_googles() -> None:
     assert encode_status(8, "later", JSON) == b'{"code":8,"message":"later"}'
 
 
-@pytest.mark.parametrize("encoding", ["", "identity", "gzip"])
-def test_encodings(encoding: str) -> None:
-    body = encode_metrics([ResourceMetrics({"a": "b"}, [])])
-    assert unpack(gzip.compress(body) if encoding == "gzip" else body, encoding) == body
+def zstd_of_no_size(content: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_content_size=False).compress(content)
+
+
+SKIPPABLE = b"\x50\x2a\x4d\x18\x04\0\0\0what"
+"""A frame of zstd that holds nothing (RFC 8878, 3.1.2)."""
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [
+        ("", bytes),
+        ("identity", bytes),
+        ("gzip", gzip.compress),
+        ("x-gzip", gzip.compress),
+        ("gzip", lambda body: gzip.compress(body[:9]) + gzip.compress(b"") + gzip.compress(body[9:])),
+        ("zstd", zstandard.compress),
+        ("zstd", zstd_of_no_size),
+        ("zstd", lambda body: SKIPPABLE + zstandard.compress(body[:9]) + zstd_of_no_size(body[9:]) + SKIPPABLE),
+    ],
+)
+def test_encodings(encoding: str, pack: Callable[[bytes], bytes]) -> None:
+    body = encode_metrics([ResourceMetrics({"a": "b" * number}, []) for number in range(200)])
+    assert unpack(pack(body), encoding) == body

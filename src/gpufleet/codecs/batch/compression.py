@@ -20,7 +20,7 @@ def compress(message: bytes) -> bytes:
     Raises:
         WireError: if the zstandard package is not installed.
     """
-    zstandard = _import_zstandard()
+    zstandard = import_zstandard()
     frame: bytes = zstandard.ZstdCompressor(level=LEVEL).compress(message)
     return frame
 
@@ -32,7 +32,7 @@ def decompress(body: bytes, limit: int) -> bytes:
         WireLimitError: if it holds more than `limit` bytes; no more than that is ever unpacked.
         WireError: if it is not exactly one whole frame, or the zstandard package is not installed.
     """
-    zstandard = _import_zstandard()
+    zstandard = import_zstandard()
     try:
         declared = zstandard.get_frame_parameters(body).content_size
         if declared != zstandard.CONTENTSIZE_UNKNOWN and declared > limit:
@@ -55,7 +55,7 @@ def unpacked_bytes(body: bytes, limit: int) -> int:
     """
     if not body.startswith(MAGIC):
         return len(body)
-    zstandard = _import_zstandard()
+    zstandard = import_zstandard()
     try:
         declared: int = zstandard.get_frame_parameters(body).content_size
     except zstandard.ZstdError:
@@ -70,12 +70,17 @@ def _decompressor() -> Any:
     """Return this thread's own: each has 128 KiB of tables, which to make anew costs more than a small batch."""
     found = getattr(_LOCAL, "decompressor", None)
     if found is None:
-        found = _LOCAL.decompressor = _import_zstandard().ZstdDecompressor()
+        found = _LOCAL.decompressor = import_zstandard().ZstdDecompressor()
     return found
 
 
 @functools.cache
-def _import_zstandard() -> ModuleType:
+def import_zstandard() -> ModuleType:
+    """Return the package.
+
+    Raises:
+        WireError: if it is not installed.
+    """
     try:
         import zstandard
     except ImportError as error:

@@ -1,9 +1,7 @@
 """Requests of OTLP from senders that are not trusted, and answers of receivers."""
 
-import zlib
 from typing import Any
 
-from gpufleet.codecs.batch.compression import decompress
 from gpufleet.codecs.otlp.attributes import AttributesError, attributes_of, scalar_of
 from gpufleet.codecs.otlp.limits import OtlpLimits
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF, messages, parse
@@ -19,40 +17,12 @@ from gpufleet.codecs.otlp.records import (
     ResourceLogs,
     ResourceMetrics,
 )
-from gpufleet.model.errors import WireError, WireLimitError
+from gpufleet.model.errors import WireLimitError
 from gpufleet.model.text import clean
 
 _LAST = 2**63 - 1
 _CUMULATIVE = 2
 _NO_VALUE = 1
-
-
-def unpack(body: bytes, encoding: str, limits: OtlpLimits | None = None) -> bytes:
-    """Return the message in a body of that Content-Encoding: `gzip`, `zstd`, or empty or `identity` for none.
-
-    Raises:
-        WireLimitError: if the body, or what it unpacks to, is too large; no more than the bound is ever unpacked.
-        WireError: if it is not one whole stream of it, or of another encoding.
-    """
-    limits = limits or OtlpLimits()
-    if len(body) > limits.body_bytes:
-        raise WireLimitError("body", f"{len(body)} bytes, of {limits.body_bytes} allowed")
-    if encoding in ("", "identity"):
-        return body
-    if encoding == "zstd":
-        return decompress(body, limits.message_bytes)
-    if encoding != "gzip":
-        raise WireError("content-encoding", f"{encoding!r}: write gzip, zstd or nothing")
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        message = stream.decompress(body, limits.message_bytes + 1)
-    except zlib.error as error:
-        raise WireError("body", f"no gzip stream: {error}") from None
-    if len(message) > limits.message_bytes:
-        raise WireLimitError("body", f"more than {limits.message_bytes} bytes after decompression")
-    if not stream.eof or stream.unused_data:
-        raise WireError("body", "not exactly one whole gzip stream")
-    return message
 
 
 def decode_metrics(message: bytes, content_type: str = PROTOBUF, limits: OtlpLimits | None = None) -> MetricsRequest:

@@ -8,8 +8,9 @@
 Whose it is: `web/hub/imports.py`.
 """
 
-from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics, unpack
+from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics
 from gpufleet.codecs.otlp.encode import encode_answer, encode_status
+from gpufleet.codecs.otlp.encodings import unpack
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
 from gpufleet.codecs.otlp.records import Answer as Counted
 from gpufleet.hub.imported.logs import read_request as read_logs
