@@ -23,6 +23,7 @@ class Told(msgspec.Struct, frozen=True, repr_omit_defaults=True):
     mig: str | None = None  # a state that is kept in the tail
     sent: int | None = None  # a counter that is kept in the tail
     session: int = 0  # of the driver
+    seq: int = 0  # of the batch that it came in
 
 
 OF_THE_DRIVER = ("joules", "errors")
@@ -51,19 +52,17 @@ def can_be(before: Told, after: Told, name: str) -> bool:
 
 
 def counters(told: Sequence[Told], name: str, window: int, hour: int) -> dict[int, tuple[float, float]]:
-    """Last reading and growth of each window of an hour; what came before the hour counts where it is close."""
-    found: dict[int, tuple[float, float]] = {}
-    before: Told | None = None
-    for one in told:
-        value = getattr(one, name)
-        if value is None or not hour - APART <= one.at < hour + HOUR:
-            continue
-        more = 0 if before is None or not can_be(before, one, name) else grown(before, one, name)
-        before = one
-        if one.at >= hour:
-            at = one.at // window * window
-            found[at] = (value, found.get(at, (0, 0))[1] + more)
-    return found
+    """Last reading and growth of each window of an hour; what came before the hour counts where it is close.
+
+    They grow in the order in which their sender counted, and by nothing unknown over a clock that was set back.
+    """
+    near = [one for one in told if getattr(one, name) is not None and hour - APART <= one.at < hour + HOUR]
+    lasts = {one.at // window * window: getattr(one, name) for one in near if one.at >= hour}
+    more: dict[int, float] = defaultdict(int)
+    for before, one in itertools.pairwise(sorted(near, key=lambda one: (one.seq, one.at))):
+        if one.at > before.at and can_be(before, one, name):
+            more[one.at // window * window] += grown(before, one, name)
+    return {at: (last, more[at]) for at, last in lasts.items()}
 
 
 def speaks(told: Sequence[Told], lasts: int = SPEAKS) -> list[tuple[int, int, Told]]:

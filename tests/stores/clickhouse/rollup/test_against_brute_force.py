@@ -56,7 +56,11 @@ def sample(told: Told) -> Sample:
 def write(store: ClickHouseStore, cluster: str, told: Sequence[Told], machine: str = "m") -> None:
     if not told:
         return
-    store.write([accept(cluster, machine, [sample(one) for one in told])], f"{cluster}-{next(_numbers)}")
+    by_number: dict[int, list[Told]] = {}
+    for one in told:
+        by_number.setdefault(one.seq, []).append(one)
+    batches = [accept(cluster, machine, [sample(one) for one in mine], seq=seq or 1) for seq, mine in by_number.items()]
+    store.write(batches, f"{cluster}-{next(_numbers)}")
 
 
 def roll(store: ClickHouseStore) -> list[int]:

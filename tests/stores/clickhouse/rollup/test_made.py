@@ -26,7 +26,7 @@ LAST = FIRST + HOUR_NS
 Fleet = Sequence[tuple[Told, str, str]]  # what was told, by which machine, and with which provenance
 
 
-def table_of(told: Fleet) -> pa.Table:
+def table_of(told: Fleet, epochs: Sequence[str] = ()) -> pa.Table:
     """The samples as the store answers them: around the second hour, in no order."""
     columns: dict[str, pa.Array] = {}
     ints: list[list[tuple[int, int]]] = [[] for _ in told]
@@ -47,10 +47,12 @@ def table_of(told: Fleet) -> pa.Table:
         "reader": ["nvml"] * len(told),
         "lane": ["fast"] * len(told),
         "provenance": [provenance for _, _, provenance in told],
+        "epoch": epochs or ["e"] * len(told),
     }
     return pa.table(
         {
             **{name: pa.array(cells, pa.string()).dictionary_encode() for name, cells in texts.items()},
+            "seq": pa.array([one.seq for one, _, _ in told], pa.uint64()),
             "driver_session": pa.array([one.session for one, _, _ in told], pa.uint64()),
             "measured_at": pa.array([(T0 + one.at) * NANOS for one, _, _ in told], pa.timestamp("ns", "UTC")),
             **columns,
@@ -103,7 +105,13 @@ def expected(told: Sequence[Told], field: str, window: int) -> dict[int, tuple[f
 def around_the_hour(draw: st.DrawFn) -> list[Told]:
     told = draw(readings)
     instants = draw(st.lists(st.integers(0, 3 * HOUR - 1), min_size=len(told), max_size=len(told), unique=True))
-    return [msgspec.structs.replace(one, at=at) for one, at in zip(told, sorted(instants), strict=True)]
+    numbers = draw(st.lists(st.integers(0, 40), min_size=len(told), max_size=len(told)))
+    if draw(st.booleans()):  # nobody's clock was set
+        numbers.sort()
+    return [
+        msgspec.structs.replace(one, at=at, seq=seq)
+        for one, at, seq in zip(told, sorted(instants), numbers, strict=True)
+    ]
 
 
 fleets = st.dictionaries(st.sampled_from(["a", "b", "c"]), around_the_hour(), min_size=1)
@@ -168,6 +176,51 @@ def test_a_lane_of_two_provenances_by_turns_has_windows_of_each_and_grows_over_b
     assert joules.increase.tolist() == [14, 21, 21, 21]
     hours = coarser(windows, rows, FIRST)
     assert hours.counters[CATALOGUE["gpu_energy_joules_total"].id].increase.tolist() == [35, 42]
+
+
+def sent(told: Fleet, epochs: Sequence[str] = ()) -> list[int]:
+    """By how much a counter grew in each minute of the hour."""
+    windows = windows_of(read_rows(table_of(told, epochs)), FIRST, LAST, MINUTE_NS)
+    increases: list[int] = windows.counters[CATALOGUE["gpu_pcie_transmit_bytes_total"].id].increase.tolist()
+    return increases
+
+
+def counting(*spans: tuple[range, int], provenance: str = "host_local_probe") -> Fleet:
+    """A counter that grows by 7 with each batch, told by a clock: spans of instants, and by how much it is ahead."""
+    instants = [at + ahead for span, ahead in spans for at in span]
+    return [
+        (Told(at=HOUR + at, sent=10**6 + 7 * number, seq=number), "a", provenance) for number, at in enumerate(instants)
+    ]
+
+
+def test_a_counter_whose_clock_was_set_back_was_not_restarted() -> None:
+    """Ten minutes, and then again the last five of them: by turns they fall 30 times."""
+    told = counting((range(0, 600, 10), 0), (range(600, 1200, 10), -295))
+    assert sum(sent(told)) == 7 * (len(told) - 2)  # what it grew by while the clock was set is unknown
+
+
+def test_a_counter_that_falls_in_the_order_of_counting_was_restarted() -> None:
+    told = [
+        (Told(at=HOUR + at, sent=value, seq=seq), "a", "x") for seq, at, value in [(1, 0, 90), (2, 9, 95), (3, 18, 4)]
+    ]
+    assert sent(told) == [9]
+    back = [
+        (Told(at=HOUR + at, sent=value, seq=seq), "a", "x") for seq, at, value in [(4, 3, 6), (5, 12, 2), (6, 21, 9)]
+    ]
+    assert sent([*told, *back]) == [5 + 4 + 2 + 7]
+
+
+def test_a_spool_and_a_memory_that_count_by_turns_are_one_course() -> None:
+    """What the disk refuses is numbered in an epoch of its own."""
+    told = counting((range(0, 60, 10), 0))
+    assert sent(told, ["disk", "disk", "memory", "disk", "memory", "memory"]) == [35]
+
+
+def test_what_is_imported_comes_in_any_order() -> None:
+    told = [
+        (Told(at=HOUR + at, sent=at, seq=seq), "a", "imported") for seq, at in enumerate([20, 10, 40, 0, 30], start=1)
+    ]
+    assert sent(told) == [40]
 
 
 def test_whole_numbers_stay_whole_past_2_to_the_53() -> None:

@@ -9,7 +9,7 @@ from gpufleet.model.usage import Stretch
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, Told
-from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, roll, rows, write
+from tests.stores.clickhouse.rollup.test_against_brute_force import GPU, T0, measured, roll, rows, write
 
 pytestmark = pytest.mark.costly
 
@@ -65,6 +65,16 @@ def test_a_clock_that_was_set_back_draws_no_energy(store: ClickHouseStore, clust
     ((_, grown),) = rows(store, "windows_1h", "gpu_energy_joules_total_increase", cluster, "m")
     assert isinstance(grown, float)
     assert 0.85 * 500 * HOUR < grown <= 500 * HOUR
+
+
+def test_a_counter_whose_clock_was_set_back_was_not_restarted(store: ClickHouseStore, cluster: str) -> None:
+    """Twenty minutes, and then again the last ten of them: by the time of measuring they fall twenty times."""
+    instants = [*range(0, 1200, 30), *range(615, 1800, 30)]
+    told = [Told(at=at, sent=10**9 + 7 * seq, seq=seq) for seq, at in enumerate(instants, start=1)]
+    write(store, cluster, told)
+    roll(store)
+    (of_hour,) = measured(store, "windows_1h", "sent", cluster, "m").values()
+    assert of_hour == (10**9 + 7 * len(instants), 7 * (len(instants) - 2))  # unknown while the clock was set
 
 
 def test_a_reading_that_cannot_be_costs_itself(store: ClickHouseStore, cluster: str) -> None:

@@ -21,7 +21,9 @@ _SETTINGS = {
     "output_format_arrow_low_cardinality_as_dictionary": 1,
 }
 
-_HEAD = "machine, toLowCardinality(view) AS view_text, reader, lane, provenance, driver_session, measured_at"
+_HEAD = (
+    "machine, toLowCardinality(view) AS view_text, reader, lane, provenance, epoch, seq, driver_session, measured_at"
+)
 _LANE = "machine, view, reader, lane"
 _TAILS = "tail_int_ids, tail_int_values, tail_float_ids, tail_float_values"
 

@@ -7,6 +7,7 @@ import msgspec
 import numpy as np
 
 from gpufleet.model.catalogue import CATALOGUE, Storage
+from gpufleet.model.provenance import Provenance
 from gpufleet.stores.clickhouse.rollup.parts import speaks_ns
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
@@ -36,6 +37,8 @@ class Rows(msgspec.Struct, frozen=True):
         next_at: row to when the next sample of its lane was measured, or `NEVER`.
         speaks_until: row to when it ends to speak, whatever comes.
         session: row to driver session.
+        counted: row to its place among all, those of one lane in the order in which their sender counted them; None
+            where rows are in that order.
         cells: metric id to what there is of it.
     """
 
@@ -46,6 +49,7 @@ class Rows(msgspec.Struct, frozen=True):
     next_at: Numbers
     speaks_until: Numbers
     session: Numbers
+    counted: Numbers | None
     cells: dict[int, Cells]
 
     @property
@@ -77,8 +81,37 @@ def read_rows(table: Any) -> Rows:
         next_at=next_at,
         speaks_until=at + longest[lanes],
         session=table.column("driver_session").to_numpy(),
+        counted=_counted(lane, *_numbers(table, texts["provenance"])),
         cells=_cells(table),
     )
+
+
+def _numbers(table: Any, provenance: tuple[Numbers, list[str]]) -> tuple[Numbers, Numbers]:
+    """Return the epoch and the number that each row came with; 0 of what is imported, which comes in any order."""
+    codes, names = provenance
+    ours = np.array([name != Provenance.IMPORTED for name in names], bool)[codes]
+    epochs = table.column("epoch").combine_chunks().indices.to_numpy().astype(np.int64) + 1
+    return np.where(ours, epochs, 0), np.where(ours, table.column("seq").to_numpy(), 0)
+
+
+def _counted(lane: Numbers, epoch: Numbers, seq: Numbers) -> Numbers | None:
+    """Return `Rows.counted` of rows in the order of lanes and of time.
+
+    A row comes after all of its epoch that were counted before it, wherever the clock stood then. What was counted in
+    other epochs meanwhile (a memory's, while the disk was full) stays between them by its time.
+    """
+    same = lane[1:] == lane[:-1]
+    if not np.any(same & ((epoch[1:] != epoch[:-1]) | (seq[1:] < seq[:-1]))):
+        return None
+    count = len(lane)
+    order = np.lexsort((seq, epoch, lane))
+    course = np.zeros(count, np.int64)
+    course[1:] = np.cumsum((lane[order][1:] != lane[order][:-1]) | (epoch[order][1:] != epoch[order][:-1]))
+    latest = np.maximum.accumulate(course * count + order) - course * count  # in time, of the course so far
+    order = order[np.argsort(latest, kind="stable")]
+    counted = np.empty(count, np.int64)
+    counted[order] = np.arange(count)
+    return counted
 
 
 def _ranked(column: Any) -> tuple[Numbers, list[str]]:

@@ -2,8 +2,9 @@
 
 Gauges have least, greatest, sum and count of what was measured. Of a counter there is its last reading in the window,
 and by how much it grew: each growth belongs to the window of the later of its two readings, so that minutes add up to
-their hour. The earlier one may lie up to `APART_SECONDS` before the hour. A counter that fell, or whose driver was
-loaded anew, counts from zero again, so what it shows is what it grew by. Energy grew by nothing where it would have
+their hour. The earlier one may lie up to `APART_SECONDS` before the hour. It is the one that the sender counted before,
+which is another than the one that was measured before where a clock was set back. A counter that fell, or whose driver
+was loaded anew, counts from zero again, so what it shows is what it grew by. Energy grew by nothing where it would have
 taken more than `DRAWS_AT_MOST_WATTS`. What was absent is in none of them.
 """
 
@@ -82,10 +83,7 @@ def windows_of(rows: Rows, first: int, last: int, window_ns: int) -> Windows:
             case MetricKind.GAUGE:
                 gauges[id_] = _gauge(cells.values, where)
             case MetricKind.COUNTER:
-                grown = growth(cells, rows, by_driver=id_ in _OF_THE_DRIVER)
-                if id_ == ENERGY.id:
-                    grown = drawn(grown, rows.at[cells.rows])
-                counters[id_] = _counter(cells, grown, where)
+                counters[id_] = _counter(cells, _grown(id_, cells, rows, last), where)
             case MetricKind.STATE:
                 states[id_] = State(where.at, where.picked(cells.values)[where.ends])
     return Windows(inside[firsts], first + found % slots * window_ns, samples, gauges, counters, states)
@@ -117,6 +115,27 @@ def coarser(fine: Windows, rows: Rows, first: int) -> Windows:
         states[id_] = State(at, state.last[ends])
     samples = np.bincount(parent, fine.samples, len(firsts)).astype(np.int64)
     return Windows(fine.first_row[firsts], np.full(len(firsts), first), samples, gauges, counters, states)
+
+
+def _grown(id_: int, cells: Cells, rows: Rows, last: int) -> Numbers:
+    """Return by how much each reading before `last` grew since the one that its sender counted before it.
+
+    That is unknown where the clock was set back between them: others may have been counted in between, too far off to
+    be here.
+    """
+    by_driver = id_ in _OF_THE_DRIVER
+    if rows.counted is None:
+        grown = growth(cells, rows, by_driver=by_driver)
+        return drawn(grown, rows.at[cells.rows]) if id_ == ENERGY.id else grown
+    order = np.argsort(rows.counted[cells.rows])
+    order = order[rows.at[cells.rows[order]] < last]
+    ordered = Cells(cells.rows[order], cells.values[order])
+    at = rows.at[ordered.rows]
+    more = growth(ordered, rows, by_driver=by_driver)
+    more[1:] = np.where(at[1:] > at[:-1], more[1:], 0)
+    grown = np.zeros_like(cells.values)
+    grown[order] = drawn(more, at) if id_ == ENERGY.id else more
+    return grown
 
 
 def growth(cells: Cells, rows: Rows, *, by_driver: bool) -> Numbers:
