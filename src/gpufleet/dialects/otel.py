@@ -129,6 +129,8 @@ def told(name: str, unit: str, attributes: Mapping[str, str], value: float) -> T
     row = _row_of(name, attributes)
     if row is None or (row.unread and KIND not in attributes):  # what has it, is an agent's of ours
         return None
+    if row.dims and not row.name.startswith(OWN) and not any(attributes.get(attribute) for attribute in row.dims):
+        return None  # of which part, it says in words of its own, or it is of all of them
     metric = CATALOGUE[row.metric]
     theirs = {word: ours for ours, word in row.words}
     labels = row.labels or tuple(

@@ -86,3 +86,18 @@ def test_a_resource_names_its_machine() -> None:
     assert machine_of({"k8s.node.name": "b", "k8s.node.uid": "u"}) == Machine(name="b", k8s_node_uid="u")
     assert machine_of({"host.id": "c", "host.name": "x" * 300}) == Machine(name="c")
     assert machine_of({"host.name": 5, "host.id": "\x00"}) is None
+
+
+def test_a_part_may_be_named_by_a_number() -> None:
+    told = [{"cpu.logical_number": number, "cpu.mode": "user"} for number in (0, 1)]
+    points = [Point(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(told)]
+    times = OtlpMetric("system.cpu.time", Kind.COUNTER, points, "s")
+    ((_, (sample,)),) = read_request(request(times, host_name="node-1")).machines.items()
+    assert {one.labels: one.value for one in sample.dims} == {("0", "user"): 100.0, ("1", "user"): 101.0}
+
+
+def test_parts_that_are_named_otherwise_are_not_taken_for_one() -> None:
+    told = [{"cpu": f"cpu{number}", "state": "user"} for number in (0, 1)]  # as the Collector's hostmetrics has it
+    points = [Point(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(told)]
+    found = read_request(request(OtlpMetric("system.cpu.time", Kind.COUNTER, points, "s"), host_name="node-1"))
+    assert (found.machines, dict(found.others), dict(found.drift), found.nameless) == ({}, {}, {}, 0)

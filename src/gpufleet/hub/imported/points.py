@@ -91,10 +91,19 @@ def _points(resource: ResourceMetrics) -> list[Incoming]:
         Incoming(
             metric.name,
             metric.unit,
-            {name: value for name, value in point.attributes.items() if isinstance(value, str)},
+            _texts(point.attributes),
             point.value,
             point.at,
         )
         for metric in resource.metrics
         for point in metric.points
     ]
+
+
+def _texts(attributes: Attributes) -> dict[str, str]:
+    """Return attributes as texts. The conventions have numbers for some that name a part, as `cpu.logical_number`."""
+    return {
+        name: str(value)
+        for name, value in attributes.items()
+        if isinstance(value, str | int) and not isinstance(value, bool)
+    }
