@@ -67,6 +67,23 @@ def test_where_two_series_of_one_device_differ_neither_is_right() -> None:
     assert rows.joined(NODE, [sample(0, T0, {"gpu_power_watts": 1.0})]) == []
 
 
+def test_of_two_measurements_close_together_each_has_its_own_row() -> None:
+    rows = Rows(NANOS // 2)
+    first = [sample(0, T0, {"gpu_power_watts": 1.0}), sample(0, T0 + 1, {"gpu_temperature_celsius": 50.0})]
+    (row,) = rows.joined(NODE, first)  # a look at the clock for each metric
+    assert (row.measured_at, row.values) == (T0, {"gpu_power_watts": 1.0, "gpu_temperature_celsius": 50.0})
+    rows.keep(NODE, [row], 0.0)
+    link = DimValue("gpu_nvlink_crc_errors_total", ("0",), 4)
+    later = [sample(0, T0 + 9, {"gpu_power_watts": 2.0}, link), sample(0, T0 + 10, {"gpu_temperature_celsius": 51.0})]
+    (row,) = rows.joined(NODE, later)
+    assert (row.measured_at, row.values) == (T0 + 9, {"gpu_power_watts": 2.0, "gpu_temperature_celsius": 51.0})
+    rows.keep(NODE, [row], 0.0)
+    assert rows.joined(NODE, [*first, *later]) == []
+    more = DimValue("gpu_nvlink_crc_errors_total", ("0",), 5)
+    (row,) = rows.joined(NODE, [sample(0, T0 + 20, {}, more)])
+    assert (row.measured_at, row.dims) == (T0 + 20, (more,))
+
+
 def test_one_machine_s_parts_are_never_another_s() -> None:
     rows = Rows()
     rows.keep(Machine(name="a"), rows.joined(Machine(name="a"), [sample(0, T0, {"gpu_power_watts": 1.0})]), 0.0)

@@ -80,6 +80,8 @@ class Rows:
                 instants = near[subject] = _Near(self._together, kept)
             at = instants.of(part.measured_at)
             before = new.get(at) or kept.get(at)
+            if before is not None and at != part.measured_at and _says_otherwise(before, part):
+                at, before = part.measured_at, None  # it was measured once more, and is no part of that
             if before is None:
                 instants.add(at)
             joined = part if before is None else _join(before, part)
@@ -153,11 +155,23 @@ def _subject(machine: Machine, sample: Sample) -> Subject:
     return machine, sample.view.key if sample.view is not None else "", sample.reader, sample.lane
 
 
+def _says_otherwise(before: Sample, part: Sample) -> bool:
+    """Tell whether a part has another value of what the row has one of."""
+    known = _dims(before)
+    return any(before.values.get(name, value) != value for name, value in part.values.items()) or any(
+        known.get(name, value) != value for name, value in _dims(part).items()
+    )
+
+
+def _dims(sample: Sample) -> dict[tuple[str, tuple[str, ...]], Value | Absent]:
+    return {(one.metric, one.labels): one.value for one in sample.dims}
+
+
 def _join(before: Sample, part: Sample) -> Sample:
     """Return both as one; `before` itself where the part adds nothing."""
     values = _merge(before.values, part.values)
-    known = {(one.metric, one.labels): one.value for one in before.dims}
-    dims = _merge(known, {(one.metric, one.labels): one.value for one in part.dims})
+    known = _dims(before)
+    dims = _merge(known, _dims(part))
     if values is before.values and dims is known:
         return before
     return msgspec.structs.replace(
