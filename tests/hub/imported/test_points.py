@@ -3,6 +3,7 @@
 from gpufleet.codecs.otlp.records import Kind, MetricsRequest, OtlpMetric, OtlpProblem, Point, ResourceMetrics
 from gpufleet.hub.imported.points import machine_of, read_request
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.time import NANOS
@@ -60,6 +61,7 @@ def test_what_cannot_be_taken_is_a_problem_only_of_what_is_known() -> None:
     told = {
         ("hw.power", OtlpProblem.HISTOGRAM): 2,
         ("hw.power", OtlpProblem.TIMESTAMP): 1,
+        ("DCGM_FI_DEV_GPU_UTIL", OtlpProblem.TIMESTAMP): 1,
         ("hw.gpu.of_tomorrow", OtlpProblem.HISTOGRAM): 3,
         ("gpu.utilization.max", OtlpProblem.DELTA): 4,  # left alone on purpose, of whatever kind it is
         ("http.server.request.duration", OtlpProblem.HISTOGRAM): 5,
@@ -68,9 +70,9 @@ def test_what_cannot_be_taken_is_a_problem_only_of_what_is_known() -> None:
     }
     found = read_request(MetricsRequest([], told))
     assert (dict(found.problems), dict(found.drift), found.samples, found.taken) == (
-        {"histogram": 2, "timestamp": 1, "no_name": 7},
+        {"histogram": 2, "timestamp": 2, "no_name": 7},
         {"hw.gpu.of_tomorrow": 3},
-        28,
+        29,
         0,
     )
     assert found.others == {"gpu.utilization.max": 4, "http.server.request.duration": 5, "process.cpu.time": 6}
@@ -79,6 +81,64 @@ def test_what_cannot_be_taken_is_a_problem_only_of_what_is_known() -> None:
 def test_without_a_machine_nothing_is_taken() -> None:
     found = read_request(request(metric("hw.gpu.utilization", 0.5), service_name="x"))
     assert (found.machines, found.nameless) == ({}, 1)
+
+
+GPU_0 = {"UUID": "GPU-00000000-0000-0000-0000-000000000001", "gpu": "0", "modelName": "NVIDIA L40S"}
+
+
+def scraped(name: str, *values: float | None, **labels: str) -> OtlpMetric:
+    """What a Collector's receiver `prometheus` makes of a series of dcgm-exporter."""
+    return metric(name, *values, unit="", attributes={**GPU_0, **labels})
+
+
+def test_what_a_collector_scrapes_of_an_exporter_is_read_as_its_series() -> None:
+    pod = {"exported_pod": "train-0", "exported_namespace": "team", "container": "exporter", "pod": "dcgm-exporter-x"}
+    found = read_request(
+        request(
+            scraped("DCGM_FI_DEV_GPU_UTIL", 50.0, None, Hostname="node-1", **pod),
+            scraped("DCGM_FI_DEV_FB_USED", 1024.0, Hostname="node-1", **pod),
+            scraped("DCGM_FI_DEV_OF_TOMORROW", 1.0, Hostname="node-1", of_tomorrow="x"),
+            scraped("DCGM_FI_DEV_SM_CLOCK", 1.0, Hostname="node-1", of_tomorrow="x"),
+            metric("up", 1.0, attributes={}),
+            service_name="dcgm-exporter",
+            service_instance_id="10.0.0.1:9400",
+        )
+    )
+    ((machine, samples),) = found.machines.items()
+    assert machine == Machine(name="node-1")
+    fast = {one.measured_at: one.values for one in samples if one.lane is Lane.FAST}
+    assert fast[T0]["gpu_utilization_ratio"] == 0.5
+    assert fast[T0]["gpu_memory_used_bytes"] == 1 << 30
+    assert fast[T0 + 15 * NANOS]["gpu_utilization_ratio"] == Absent(
+        Reason.NO_DATA, "its source says that the series has ended"
+    )
+    assert {one.reader for one in samples} == {"otlp/dcgm-exporter"}
+    assert {holder.name for held in found.holders[machine].values() for holder in held} == {"train-0"}
+    assert (dict(found.drift), dict(found.labels), dict(found.others)) == (
+        {"DCGM_FI_DEV_OF_TOMORROW": 1},
+        {"of_tomorrow": 1},
+        {"up": 1},
+    )
+    assert (found.samples, found.taken) == (6 + 2, 4)
+
+
+def test_the_machine_of_what_a_collector_scrapes_is_the_target_s_and_not_its_own() -> None:
+    def machine(instance: str, **attributes: str) -> str:
+        told = request(scraped("DCGM_FI_DEV_GPU_UTIL", 50.0), service_instance_id=instance, **attributes)
+        return next(iter(read_request(told).machines)).name
+
+    assert machine("gpu-1:9400", host_name="collector-0") == "gpu-1"
+    assert machine("10.0.0.1:9400", host_name="collector-0", k8s_node_name="node-1") == "node-1"
+    assert [machine(local, host_name="node-2") for local in ("localhost:9400", "127.0.0.1:9400", "[::1]:9400", "")] == [
+        "node-2"
+    ] * 4
+
+
+def test_plain_pods_of_what_a_collector_scrapes_are_believed_where_it_is_said() -> None:
+    told = request(scraped("DCGM_FI_DEV_GPU_UTIL", 50.0, Hostname="node-1", pod="train-0", namespace="team"))
+    for plain, names in ((False, set()), (True, {"train-0"})):
+        holders = read_request(told, plain_pods=plain).holders
+        assert {one.name for at in holders.values() for held in at.values() for one in held} == names
 
 
 def test_a_resource_names_its_machine() -> None:

@@ -147,6 +147,7 @@ async def test_logs_of_other_things_are_not_rejected(site: Site) -> None:
         (gzip.compress(b"\0" * (9 << 20)), PROTOBUF, "gzip", "", 413, "too_large"),
         (zstandard.compress(b"\0" * (9 << 20)), PROTOBUF, "zstd", "", 413, "too_large"),
         (b"", PROTOBUF, "", "?cluster=elsewhere", 403, "foreign_cluster"),
+        (b"", PROTOBUF, "", "?pod_labels=mine", 400, "bad_request"),
     ],
 )
 async def test_what_cannot_be_meant_is_refused(

@@ -1,15 +1,16 @@
 """A request of OTLP metrics as samples of machines. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from gpufleet.codecs.otlp.records import Attributes, MetricsRequest, ResourceMetrics
+from gpufleet.codecs.otlp.records import Attributes, MetricsRequest, OtlpMetric, ResourceMetrics
 from gpufleet.codecs.remote_write.records import WriteRequest
-from gpufleet.dialects.kube_state_metrics import KUBE_STATE_METRICS
 from gpufleet.dialects.otel import BY_NAME, is_mine, why_unread
 from gpufleet.dialects.otel_reading import Incoming, read_points
+from gpufleet.hub.imported.series import host_of, is_wanted
 from gpufleet.hub.imported.series import read_request as read_series
 from gpufleet.hub.imported.written import Written, can_be_called, has_a_name
+from gpufleet.model.holding import Holder
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
 from gpufleet.model.series import Series
@@ -20,36 +21,44 @@ READER = "otlp"
 NAMES = ("host.name", "k8s.node.name", "host.id")
 """Attributes of a resource that tell its machine, the first that is there."""
 
+INSTANCE = "service.instance.id"
+LOOPBACK = ("", "localhost", "127.0.0.1", "::1")
 
-def read_request(request: MetricsRequest) -> Written:
+
+def read_request(request: MetricsRequest, *, plain_pods: bool = False) -> Written:
     """Return what a request says. Whose machine a resource is, its own attributes tell.
 
-    What cannot be taken of a metric that no table has (a histogram of requests, say) is as unknown as what could be.
+    What a collector scraped of an exporter that is known here is read as the series it was; `plain_pods` is of those,
+    see `series.read_request`. What cannot be taken of a metric that no table has (a histogram of requests, say) is as
+    unknown as what could be.
     """
     machines: dict[Machine, list[Sample]] = {}
+    holders: dict[Machine, dict[tuple[str, int], frozenset[Holder]]] = {}
     drift: Counter[str] = Counter()
+    labels: Counter[str] = Counter()
     others: Counter[str] = Counter()
     problems: Counter[str] = Counter()
     count = nameless = 0
     for (name, problem), number in request.problems.items():
-        if not name.strip() or name in BY_NAME:
+        if not name.strip() or name in BY_NAME or is_wanted(name):
             problems[problem.value] += number
         else:
             (drift if is_mine(name) and why_unread(name, {}) is None else others)[name] += number
     for resource in request.resources:
-        every = _points(resource)
-        count += len(every)
-        of_nodes = [one for one in every if KUBE_STATE_METRICS.is_mine(one.name)]
-        points = [one for one in every if not KUBE_STATE_METRICS.is_mine(one.name)] if of_nodes else every
-        said = _said_of_nodes(of_nodes)
+        said = _said_of_targets(resource, plain_pods=plain_pods)
+        drift.update(said.drift)
+        labels.update(said.labels)
         others.update(said.others)
         nameless += said.nameless
         for named, told in said.machines.items():
             machines.setdefault(named, []).extend(told)
+        for named, at_views in said.holders.items():
+            holders.setdefault(named, {}).update(at_views)
+        points = _points(one for one in resource.metrics if not is_wanted(one.name))
+        count += said.samples + len(points)
         machine = machine_of(resource.attributes)
         read = read_points("", points, reader=READER)
         unknown = [point.name for point in points if point.name in read.unknown]
-        drift.update(said.drift)
         drift.update(name for name in unknown if is_mine(name))
         others.update(name for name in unknown if not is_mine(name))
         nameless += read.nameless
@@ -65,15 +74,35 @@ def read_request(request: MetricsRequest) -> Written:
         others=others,
         nameless=nameless,
         problems=problems,
+        holders=holders,
+        labels=labels,
     )
 
 
-def _said_of_nodes(points: Sequence[Incoming]) -> Written:
-    """Read what a collector scraped from kube-state-metrics: whom it is said of, its points tell."""
-    series = [Series(one.name, dict(one.attributes)) for one in points]
+def _said_of_targets(resource: ResourceMetrics, *, plain_pods: bool) -> Written:
+    """Read what a collector scraped of exporters: whom it is said of, its points tell, or else its target."""
+    points = _points(one for one in resource.metrics if is_wanted(one.name))
+    target = _target(resource.attributes) if points else {}
+    series = [Series(one.name, {**target, **one.attributes}) for one in points]
     values = [0.0 if one.value is None else float(one.value) for one in points]
     ended = [number for number, one in enumerate(points) if one.value is None]
-    return read_series(WriteRequest(series, values, [one.at for one in points], ended, {}, {}), READER)
+    told = WriteRequest(series, values, [one.at for one in points], ended, {}, {})
+    return read_series(told, READER, plain_pods=plain_pods)
+
+
+def _target(attributes: Attributes) -> dict[str, str]:
+    """Return the labels of the target that a resource is.
+
+    `service.instance.id` is what a Prometheus calls `instance`; `host.name` is the collector's own host, which is the
+    target's only where it scraped itself.
+    """
+    instance, node = attributes.get(INSTANCE), attributes.get("k8s.node.name")
+    labels = {"instance": instance} if isinstance(instance, str) else {}
+    if isinstance(node, str) and can_be_called(node):
+        return {**labels, "node": node}
+    machine = machine_of(attributes)
+    is_here = host_of(labels.get("instance", "")) in LOOPBACK
+    return {**labels, "node": machine.name} if is_here and machine is not None else labels
 
 
 def machine_of(attributes: Attributes) -> Machine | None:
@@ -86,7 +115,7 @@ def machine_of(attributes: Attributes) -> Machine | None:
     return None
 
 
-def _points(resource: ResourceMetrics) -> list[Incoming]:
+def _points(metrics: Iterable[OtlpMetric]) -> list[Incoming]:
     return [
         Incoming(
             metric.name,
@@ -95,7 +124,7 @@ def _points(resource: ResourceMetrics) -> list[Incoming]:
             point.value,
             point.at,
         )
-        for metric in resource.metrics
+        for metric in metrics
         for point in metric.points
     ]
 

@@ -2,7 +2,8 @@
 
 Whose it is, the token says: a cluster's sender token posts for that cluster alone. Where there is no token, or it is
 bound to none, `?cluster=` names it; it may be left out where the hub serves one cluster. `?sender=` tells writers of
-one cluster apart, such as the two of a pair.
+one cluster apart, such as the two of a pair. `?pod_labels=workload` says that labels `pod` and `namespace` are those of
+the pods that hold devices (`honor_labels: true`), and not of the exporter's own.
 """
 
 import contextlib
@@ -167,6 +168,18 @@ def whose(scope: Scope, bound_to: str | None, served: Sequence[str], unnamed: st
         words = f"which cluster is it? ?cluster=ID says it where a hub serves {len(served)} of them"
         raise RefusedError(400, "bad_request", words, "cluster")
     return cluster or served[0], writer
+
+
+def has_plain_pods(scope: Scope) -> bool:
+    """Tell whether the writer says that `pod` and `namespace` are a workload's.
+
+    Raises:
+        RefusedError: if it says what there is not.
+    """
+    said = parameters(scope).get("pod_labels", ["exported"])[-1]
+    if said not in ("exported", "workload"):
+        raise RefusedError(400, "bad_request", "pod_labels is exported or workload", "pod_labels")
+    return said == "workload"
 
 
 def _manners(status: int, answered: int) -> Headers:

@@ -5,7 +5,7 @@
     403 foreign_cluster, other_cluster, too_many_senders
     503   with Retry-After: sent again
 
-Whose it is: `web/hub/imports.py`.
+Whose it is, and what `?pod_labels=` says: `web/hub/imports.py`.
 """
 
 from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics
@@ -20,7 +20,7 @@ from gpufleet.hub.imported.writers import Writer
 from gpufleet.hub.imported.written import Written
 from gpufleet.model.time import NANOS
 from gpufleet.web.hub.body import RefusedError
-from gpufleet.web.hub.imports import Answer, Read
+from gpufleet.web.hub.imports import Answer, Read, has_plain_pods
 from gpufleet.web.hub.respond import Headers, Scope, header
 
 NAMES_SHOWN = 5
@@ -45,12 +45,13 @@ class Otlp:
         """Return what reads a body of this content type."""
         content_type = _content_type(scope)
         encoding = next(iter(header(scope, b"content-encoding")), "").lower()
+        plain = has_plain_pods(scope)
 
         def read(content: bytes, _: Writer) -> Written:
             message = unpack(content, encoding)
             if self._logs:
                 return read_logs(decode_logs(message, content_type))
-            return read_metrics(decode_metrics(message, content_type))
+            return read_metrics(decode_metrics(message, content_type), plain_pods=plain)
 
         return read
 

@@ -6,8 +6,7 @@
     415 bad_content_type
     503 overloaded, log_full, not_yet, degraded, slow_body   with Retry-After: sent again
 
-Whose it is: `web/hub/imports.py`. `?pod_labels=workload` says that labels `pod` and `namespace` are those of the pods
-that hold devices (`honor_labels: true`), and not of the exporter's own.
+Whose it is, and what `?pod_labels=` says: `web/hub/imports.py`.
 """
 
 import contextlib
@@ -18,7 +17,7 @@ from gpufleet.hub.imported.series import READER, read_request
 from gpufleet.hub.imported.writers import Writer
 from gpufleet.hub.imported.written import Written
 from gpufleet.web.hub.body import RefusedError
-from gpufleet.web.hub.imports import MAX_NAME, Answer, Read, parameters
+from gpufleet.web.hub.imports import MAX_NAME, Answer, Read, has_plain_pods
 from gpufleet.web.hub.respond import Headers, Scope, header
 
 VERSION_2 = "io.prometheus.write.v2.Request"
@@ -38,7 +37,7 @@ class RemoteWrite:
 
     def reading(self, scope: Scope) -> Read:
         """Return what reads this version's body."""
-        version, plain = _version(scope), _has_plain_pods(scope)
+        version, plain = _version(scope), has_plain_pods(scope)
 
         def read(content: bytes, writer: Writer) -> Written:
             decode = writer.decoder.decode_2 if version == 2 else writer.decoder.decode_1
@@ -62,14 +61,6 @@ def _counts(samples: int) -> Headers:
     """Say how many of each kind were written."""
     counts = {"samples": samples, "histograms": 0, "exemplars": 0}
     return [(f"x-prometheus-remote-write-{what}-written".encode(), b"%d" % n) for what, n in counts.items()]
-
-
-def _has_plain_pods(scope: Scope) -> bool:
-    """Tell whether the writer says that `pod` and `namespace` are a workload's."""
-    said = parameters(scope).get("pod_labels", ["exported"])[-1]
-    if said not in ("exported", "workload"):
-        raise RefusedError(400, "bad_request", "pod_labels is exported or workload", "pod_labels")
-    return said == "workload"
 
 
 def _version(scope: Scope) -> int:
