@@ -97,7 +97,8 @@ class Outbox:
         return self._not_made + self._queue.lost
 
     async def _heartbeat(self) -> Heartbeat:
-        queue = self.queue_stats()
+        oldest = await self._oldest_unsent()
+        queue = self.queue_stats()  # after it: what waits only becomes less meanwhile
         return Heartbeat(
             interval_seconds=self._heartbeat_seconds,
             version=__version__,
@@ -105,7 +106,7 @@ class Outbox:
             config_hash=self._config_hash,
             queue_records=queue.records,
             queue_bytes=queue.bytes,
-            oldest_unsent=await self._oldest_unsent(),
+            oldest_unsent=oldest,
             dropped_total=queue.dropped + self._lost,
         )
 

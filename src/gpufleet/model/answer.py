@@ -289,7 +289,7 @@ class SenderRecord(msgspec.Struct, frozen=True, kw_only=True):
         complete_up_to: up to when everything that it measured is here, but for `missing`, by its clock; None where it
             is lost or never said what waits.
         version: of gpufleet, as it says.
-        queue_records: what waits in its spool, as it says.
+        queue_records: what waits in its spool, as it says, less what has come of it since.
         oldest_unsent: when the oldest of it was measured, as it says; None when nothing waits.
         dropped_total: what it dropped since its epoch began, as it says.
         missing: batches lost or still on the way, over all epochs.

@@ -46,7 +46,9 @@ class Node:
         self.seq = 0
         self.off = 0.0  # seconds its clock is ahead
         self.oldest_unsent: float | None = None
+        self.queued = 99  # while there is an oldest one
         self.answered_at: int | None = None  # of a target that is asked
+        self.beats = True
         self.tells = True  # anything beside its heartbeat
         self.machine = Machine(name=name, machine_id=f"{name:x<32}"[:32], boot_id=f"boot-{name}")
 
@@ -65,7 +67,7 @@ class Node:
             version="1",
             started_at=1,
             oldest_unsent=unsent,
-            queue_records=0 if unsent is None else 99,
+            queue_records=0 if unsent is None else self.queued,
             answered_at=self.answered_at,
         )
         samples = tuple(gpu_sample(gpu_view(number), at, gpu_power_watts=100.0) for number in range(self.gpus))
@@ -76,7 +78,7 @@ class Node:
                 epoch=self.epoch,
                 seq=seq,
                 sent_at=at,
-                heartbeat=beat,
+                heartbeat=beat if self.beats else None,
                 reports=(MachineReport(machine=self.machine, samples=samples),) if self.tells else (),
             )
         )

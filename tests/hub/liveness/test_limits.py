@@ -211,6 +211,8 @@ def test_complete_up_to_is_what_waits_or_the_newest_word_and_nothing_of_one_that
     assert complete_up_to(heard.life) == made - 5 * NANOS
     assert complete_up_to(msgspec.structs.replace(heard.life, silent_seconds=3599.9)) == made - 5 * NANOS
     assert complete_up_to(msgspec.structs.replace(heard.life, silent_seconds=3600.0)) is None
+    heard.speaks(oldest_unsent=None, queue_records=1)  # its disk does not say what waits
+    assert complete_up_to(heard.life) is None
 
 
 def test_how_far_one_word_is_behind_another_counts_what_the_hub_could_hear_between_them() -> None:

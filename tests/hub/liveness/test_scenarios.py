@@ -243,6 +243,57 @@ async def test_a_day_of_backlog_closes_its_gap_and_moves_the_watermark(hub: HubI
     assert len(points["gpu/GPU-0", "gpu_power_watts"]) == 25  # each at its own time
 
 
+async def test_a_sender_that_dies_when_all_that_waited_has_come_holds_no_watermark_back(hub: HubInTime) -> None:
+    (node,) = nodes(1)
+    await hub.lets_pass(INTERVAL, [node])
+    cut = node.now(hub.clock)
+    missed = []
+    for _ in range(20):
+        hub.clock.advance(60)
+        missed.append(node.body(hub.clock))
+    node.oldest_unsent, node.queued = cut / 1e9, len(missed)
+    await hub.take(node.body(hub.clock))
+    came = hub.clock.now_ns()
+    await hub.take(*reversed(missed[1:]), missed[1])  # and one of them twice
+    sender = await hub.sender(node)
+    assert (sender.complete_up_to, sender.queue_records, sender.missing) == (to_datetime(cut), 1, 1)
+    await hub.take(missed[0])
+    sender = await hub.sender(node)
+    assert (sender.complete_up_to, sender.queue_records, sender.missing) == (to_datetime(came), 0, 0)
+    await hub.lets_pass(600)
+    freshness = (await hub.cluster()).freshness
+    assert freshness is not None
+    assert (freshness.complete_up_to, freshness.queued_batches) == (to_datetime(came), 0)
+    assert not any(words.startswith("batches wait") for words in freshness.liveness.partial)
+
+
+async def test_what_waited_at_a_relay_is_not_taken_for_what_waits_at_its_sender(hub: HubInTime) -> None:
+    (node,) = nodes(1)
+    await hub.lets_pass(INTERVAL, [node], relayed=True)
+    cut = node.now(hub.clock)
+    at_the_relay = [node.body(hub.clock) for _ in range(5)]
+    hub.clock.advance(3)
+    node.oldest_unsent, node.queued = cut / 1e9, 5
+    await hub.take(node.body(hub.clock), *at_the_relay, relayed=True)
+    sender = await hub.sender(node)
+    assert (sender.complete_up_to, sender.queue_records) == (to_datetime(cut), 5)
+
+
+async def test_batches_made_after_a_heartbeat_are_none_of_those_that_waited_then(hub: HubInTime) -> None:
+    (node,) = nodes(1)
+    await hub.lets_pass(INTERVAL, [node])
+    cut = node.now(hub.clock)
+    waits = node.body(hub.clock)
+    node.oldest_unsent, node.queued = cut / 1e9, 1
+    beat = node.body(hub.clock)
+    node.beats = False
+    later, latest = node.body(hub.clock), node.body(hub.clock)
+    await hub.take(beat, latest, later)
+    assert (await hub.sender(node)).complete_up_to == to_datetime(cut)
+    await hub.take(waits)
+    assert (await hub.sender(node)).complete_up_to == to_datetime(node.now(hub.clock))
+
+
 async def test_backlog_alone_does_not_make_a_relayed_sender_live(hub: HubInTime) -> None:
     (node,) = nodes(1)
     await hub.lets_pass(3 * INTERVAL, [node], relayed=True)

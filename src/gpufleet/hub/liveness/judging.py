@@ -118,11 +118,13 @@ def judge_view(machine: Liveness, behind_seconds: float, interval_seconds: float
 def complete_up_to(life: SenderLife) -> int | None:
     """Return up to when everything that a sender measured is here, but for gaps, in nanoseconds since 1970.
 
-    By its own clock. None where it never said what waits at it, or is lost: a total does not wait for it.
+    By its own clock. None where it never said what waits at it, or since when, or is lost: totals do not wait for it.
     """
     heartbeat = life.heard.heartbeat
     if heartbeat is None or life.never or life.silent_seconds >= LOST_SECONDS:
         return None
+    if heartbeat.queue_records and heartbeat.oldest_unsent is None:
+        return None  # it could not read what waits
     return heartbeat.oldest_unsent or (life.heard.sent_at if heartbeat.answered_at is None else heartbeat.answered_at)
 
 

@@ -10,6 +10,7 @@ from gpufleet.hub.liveness.limits import limits_of
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.past import Past
 from gpufleet.model.ledger import Heard, SenderState
+from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
 from gpufleet.model.wire import WireBatch
 
@@ -76,6 +77,7 @@ class Known(msgspec.Struct, frozen=True):
         differences: receipt less sending of the newest words, nanoseconds; one a burst, those that may be the least.
         burst_at: the second of listening at which the newest burst began.
         ahead: seconds that its clock is ahead of the hub's.
+        beat_seq: number of the batch that its heartbeat came with, in the newest word's epoch; 0 if in another one.
         plain: it speaks by itself, nothing waits at it, and it dropped nothing: but for its silence and its clock there
             is nothing to be said of it.
     """
@@ -86,6 +88,7 @@ class Known(msgspec.Struct, frozen=True):
     differences: Fastest
     burst_at: float
     ahead: float
+    beat_seq: int
     plain: bool
 
 
@@ -101,7 +104,7 @@ class Senders:
             spoke_at = now - past.silence_since(answered_at(one.heard) or one.heard.received_at)
             difference = one.heard.received_at - one.heard.sent_at
             self._known.setdefault(one.cluster, {})[one.sender] = _known(
-                one.heard, spoke_at, False, begun(difference), now - BURST_SECONDS
+                one.heard, spoke_at, False, begun(difference), now - BURST_SECONDS, 0
             )
 
     @property
@@ -116,6 +119,8 @@ class Senders:
         known = cluster.get(batch.sender)
         before = known.heard if known else None
         if not is_news(before, batch, known_epoch=word.known_epoch):
+            if known is not None and _waited(known, word):
+                cluster[batch.sender] = _come(known)
             return
         now, difference = self.now, word.received_at - batch.sent_at
         if known is None or batch.sent_at < known.heard.sent_at:  # made later: its clock was set back
@@ -134,6 +139,7 @@ class Senders:
             silent is None or silent.since_start,
             differences,
             burst_at,
+            _beat_seq(known, batch),
         )
 
     @property
@@ -197,7 +203,36 @@ def _says_the_same(before: Heard, news: Heard) -> bool:
     return news.heartbeat.answered_at == (before.received_at if at is None else at)
 
 
-def _known(news: Heard, spoke_at: float, since_start: bool, differences: Fastest, burst_at: float) -> Known:
+def _beat_seq(known: Known | None, batch: WireBatch) -> int:
+    if batch.heartbeat is not None:
+        return batch.seq
+    return known.beat_seq if known is not None and known.heard.epoch == batch.epoch else 0
+
+
+def _waited(known: Known, word: Word) -> bool:
+    """Tell whether a batch is one of those that waited at its sender when that last said how many do.
+
+    What a relay brings may have waited there instead.
+    """
+    batch, beat = word.batch, known.heard.heartbeat
+    of_before = batch.epoch == known.heard.epoch and batch.seq < known.beat_seq
+    return of_before and not word.relayed and beat is not None and beat.queue_records > 0
+
+
+def _come(known: Known) -> Known:
+    """Return what is kept of a sender once one batch more of those that waited at it has come."""
+    beat = known.heard.heartbeat
+    assert beat is not None
+    left = beat.queue_records - 1
+    oldest = beat.oldest_unsent if left else None
+    beat = msgspec.structs.replace(beat, queue_records=left, oldest_unsent=oldest)
+    heard = msgspec.structs.replace(known.heard, heartbeat=beat)
+    return msgspec.structs.replace(known, heard=heard, plain=_is_plain(beat))
+
+
+def _known(
+    news: Heard, spoke_at: float, since_start: bool, differences: Fastest, burst_at: float, beat_seq: int
+) -> Known:
     beat = news.heartbeat
     return Known(
         heard=news,
@@ -206,10 +241,13 @@ def _known(news: Heard, spoke_at: float, since_start: bool, differences: Fastest
         differences=differences,
         burst_at=burst_at,
         ahead=-least(differences, WORDS_OF_CLOCK) / NANOS,
-        plain=beat is not None
-        and beat.answered_at is None
-        and not (beat.oldest_unsent or beat.queue_records or beat.dropped_total),
+        beat_seq=beat_seq,
+        plain=beat is not None and _is_plain(beat),
     )
+
+
+def _is_plain(beat: Heartbeat) -> bool:
+    return beat.answered_at is None and not (beat.oldest_unsent or beat.queue_records or beat.dropped_total)
 
 
 def life_of(cluster: str, sender: str, known: Known, now: float) -> SenderLife:
