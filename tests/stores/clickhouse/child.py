@@ -262,6 +262,25 @@ def _upgrade_version_3(folder: str, *, killed: bool) -> None:
     store.close()
 
 
+def upgrade_version_5(folder: str) -> None:
+    """A folder of schema version 5, whose `latest` was compressed as everything else."""
+    store = opened(folder)
+    store.write([one(1)], "t")
+    store.close()
+    dsn = parse_dsn(f"chdb://{folder}")
+    handles = Handles(dsn, connector(dsn))
+    for column in LATEST.columns:
+        handles.writer.command(f"ALTER TABLE latest MODIFY COLUMN `{column.name}` CODEC(ZSTD(1))")
+    say(migrate(handles.writer, every_table(), dsn.engine))
+    say(migrate(handles.writer, every_table(), dsn.engine))
+    codecs = "SELECT DISTINCT compression_codec FROM system.columns WHERE table = 'latest'"
+    say(handles.writer.query(codecs).result_columns[0])
+    handles.close()
+    store = opened(folder)
+    say([stored.sample.values for stored in store.latest("c", "m")])
+    store.close()
+
+
 def upgrade_rollups_of_version_3(folder: str) -> None:
     """A folder of schema version 3, with minutes and hours that had an array element for each metric."""
     dsn = parse_dsn(f"chdb://{folder}")
@@ -346,6 +365,7 @@ CHILDREN: dict[str, Callable[[str], None]] = {
         upgrade_version_3,
         upgrade_rollups_of_version_3,
         upgrade_version_3_again,
+        upgrade_version_5,
         fork,
         without_libraries,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.schema import SCHEMA_VERSION
+from gpufleet.stores.clickhouse.schema import LATEST, SCHEMA_VERSION
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
 CHILD = Path(__file__).with_name("child.py")
@@ -102,6 +102,14 @@ def test_a_folder_of_version_3_keeps_its_newest_samples(tmp_path: Path, child: s
     assert tellers == ["m", "n"]
     assert version == SCHEMA_VERSION
     assert left == ["latest"]
+
+
+def test_latest_of_version_5_is_compressed_quickly_from_now_on(tmp_path: Path) -> None:
+    changed, again, codecs, latest = run("upgrade_version_5", tmp_path / "db")
+    assert changed == [f"ALTER TABLE latest MODIFY COLUMN `{column.name}` CODEC(LZ4)" for column in LATEST.columns]
+    assert again == []
+    assert codecs == ["CODEC(LZ4)"]
+    assert latest == [{"gpu_power_watts": 1.0, "gpu_name": "name 0"}]
 
 
 def test_a_forked_child_is_refused_at_once(tmp_path: Path) -> None:

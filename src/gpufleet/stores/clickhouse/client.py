@@ -32,6 +32,7 @@ ZONE = "UTC"
 
 SESSION_SETTINGS = {
     "async_insert": 0,  # an insert is on disk when it returns
+    "optimize_on_insert": 0,  # rows of one key collapse when parts are merged, and not once more before
     "max_partitions_per_insert_block": 0,  # one sender with an old backlog must not stop the others
     "max_execution_time": 60,
     "max_memory_usage": 2_000_000_000,

@@ -12,13 +12,16 @@ from gpufleet.stores.clickhouse.rollup.older import carry_over
 from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, WINDOWS_1M
 from gpufleet.stores.clickhouse.schema import (
     BUSY,
+    LATEST,
     MERGE_SETTING,
     MIGRATIONS,
     PARTS_A_MERGE,
+    QUICK,
     SCHEMA_VERSION,
     Engine,
     Table,
     render_alters,
+    render_compression,
     render_create,
     render_merging,
 )
@@ -37,6 +40,12 @@ ORDER BY name
 """
 """Tables whose parts are not merged as they should be; none on a server that is too old to be told."""
 
+_SLOW = """
+SELECT name FROM system.columns
+WHERE database = currentDatabase() AND table = {table:String} AND compression_codec != {codec:String}
+ORDER BY position
+"""
+"""Columns that are compressed in another way."""
 
 MARKS_SINCE = 3
 """The version since which whatever is written marks its hours."""
@@ -78,6 +87,7 @@ def migrate(handle: Handle, tables: Sequence[Table], engine: Engine) -> list[str
     if WINDOWS_1M.name in names:
         statements += carry_over(handle)
     statements += _set_merging(handle)
+    statements += _set_compression(handle)
     statements += _set_views(handle)
     if newest < MARKS_SINCE and TOUCHED_HOURS.name in names:
         handle.command(_MARK_ALL)
@@ -106,6 +116,17 @@ def _set_merging(handle: Handle) -> list[str]:
     """Say how the parts of busy tables are merged, and return the statements that did."""
     parameters = {"names": list(BUSY), "known": MERGE_SETTING, "setting": f"{MERGE_SETTING} = {PARTS_A_MERGE}"}
     statements = [render_merging(name) for (name,) in handle.query(_MERGING, parameters=parameters).result_rows]
+    for statement in statements:
+        handle.command(statement)
+    return statements
+
+
+def _set_compression(handle: Handle) -> list[str]:
+    """Have `latest` compressed quickly, also one that was made otherwise, and return the statements that did."""
+    parameters = {"table": LATEST.name, "codec": f"CODEC({QUICK})"}
+    statements = [
+        render_compression(LATEST, name) for (name,) in handle.query(_SLOW, parameters=parameters).result_rows
+    ]
     for statement in statements:
         handle.command(statement)
     return statements

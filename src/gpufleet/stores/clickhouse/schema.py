@@ -174,9 +174,12 @@ def tables(core: Sequence[Metric] = CORE_METRICS) -> tuple[Table, ...]:
     )
 
 
+QUICK = "LZ4"
+"""Compression of what is soon written over: a third of the processor time for a third more room, once a view."""
+
 LATEST = Table(
     name="latest",
-    columns=(*SAMPLE_HEAD, KNOWN_AT, TELLS, *_VALUES),
+    columns=tuple(msgspec.structs.replace(column, codec=QUICK) for column in (*SAMPLE_HEAD, KNOWN_AT, TELLS, *_VALUES)),
     key=_SAMPLE_KEY[:-1],
     version="known_at",
     lookup=True,
@@ -402,6 +405,12 @@ def render_create(table: Table, engine: Engine = Engine.PLAIN) -> str:
 def render_merging(table: str) -> str:
     """Return the statement that has a table's parts merged `PARTS_A_MERGE` at a time."""
     return f"ALTER TABLE {table} MODIFY SETTING {MERGE_SETTING} = {PARTS_A_MERGE}"
+
+
+def render_compression(table: Table, column: str) -> str:
+    """Return the statement that has what is written to a column from now on compressed as this build has it."""
+    codec = next(one.codec for one in table.columns if one.name == column)
+    return f"ALTER TABLE {table.name} MODIFY COLUMN `{column}` CODEC({codec})"
 
 
 def render_alters(table: Table, present: dict[str, str]) -> list[str]:

@@ -58,25 +58,25 @@ ORDER BY (cluster, machine, view, reader, lane, measured_at)
 SETTINGS index_granularity = 8192, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
 
 CREATE TABLE IF NOT EXISTS latest (
-    `cluster` LowCardinality(String) CODEC(ZSTD(1)),
-    `machine` LowCardinality(String) CODEC(ZSTD(1)),
-    `view` String CODEC(ZSTD(1)),
-    `reader` LowCardinality(String) CODEC(ZSTD(1)),
-    `lane` LowCardinality(String) CODEC(ZSTD(1)),
-    `provenance` LowCardinality(String) CODEC(ZSTD(1)),
-    `measured_at` DateTime64(9, 'UTC') CODEC(DoubleDelta, ZSTD(1)),
-    `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
-    `epoch` LowCardinality(String) CODEC(ZSTD(1)),
-    `seq` UInt64 CODEC(Delta, ZSTD(1)),
-    `driver_session` UInt64 CODEC(ZSTD(1)),
-    `absence_set` UInt64 CODEC(ZSTD(1)),
-    `info_set` UInt64 CODEC(ZSTD(1)),
-    `known_at` DateTime64(9, 'UTC') CODEC(ZSTD(1)),
-    `tells` Bool CODEC(ZSTD(1)),
-    `int_ids` Array(UInt16) CODEC(ZSTD(1)),
-    `int_values` Array(UInt64) CODEC(ZSTD(1)),
-    `float_ids` Array(UInt16) CODEC(ZSTD(1)),
-    `float_values` Array(Float64) CODEC(ZSTD(1))
+    `cluster` LowCardinality(String) CODEC(LZ4),
+    `machine` LowCardinality(String) CODEC(LZ4),
+    `view` String CODEC(LZ4),
+    `reader` LowCardinality(String) CODEC(LZ4),
+    `lane` LowCardinality(String) CODEC(LZ4),
+    `provenance` LowCardinality(String) CODEC(LZ4),
+    `measured_at` DateTime64(9, 'UTC') CODEC(LZ4),
+    `received_at` DateTime64(9, 'UTC') CODEC(LZ4),
+    `epoch` LowCardinality(String) CODEC(LZ4),
+    `seq` UInt64 CODEC(LZ4),
+    `driver_session` UInt64 CODEC(LZ4),
+    `absence_set` UInt64 CODEC(LZ4),
+    `info_set` UInt64 CODEC(LZ4),
+    `known_at` DateTime64(9, 'UTC') CODEC(LZ4),
+    `tells` Bool CODEC(LZ4),
+    `int_ids` Array(UInt16) CODEC(LZ4),
+    `int_values` Array(UInt64) CODEC(LZ4),
+    `float_ids` Array(UInt16) CODEC(LZ4),
+    `float_values` Array(Float64) CODEC(LZ4)
 ) ENGINE = ReplacingMergeTree(known_at)
 ORDER BY (cluster, machine, view, reader, lane)
 SETTINGS index_granularity = 512, min_bytes_for_wide_part = 1099511627776, non_replicated_deduplication_window = 10000, fsync_after_insert = 1, fsync_part_directory = 1;
