@@ -5,6 +5,7 @@ and MIG are printed by its mock and tests only: its own server never fills them.
 """
 
 import re
+from collections.abc import Mapping
 
 from gpufleet.dialects.dialect import Dialect, Family, Whose, small_number, table
 from gpufleet.model.absence import Reason
@@ -156,10 +157,20 @@ _BARE_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z", re.IGN
 _PER_MACHINE = ("all_smi_cpu_", "all_smi_memory_", "all_smi_swap_")
 
 
+def _machine(labels: Mapping[str, str]) -> str:
+    """Return the machine as the exporter calls it: `instance` too, of which a Prometheus has one of its own.
+
+    That is an address with a port, which no machine is called; the exporter's is in `exported_instance` then.
+    """
+    own = ("hostname", "host", "exported_instance", "instance")
+    name = next((labels[label] for label in own if labels.get(label)), "")
+    return "" if ":" in name else name
+
+
 def whose(series: Series) -> Whose | None:
     """Read who it is. A row without a UUID names no device."""
     labels = series.labels
-    machine = labels.get("hostname") or labels.get("host") or labels.get("instance") or ""
+    machine = _machine(labels)
     if series.name.startswith(_PER_MACHINE):
         return Whose(machine=machine, view=None)
     uuid = labels.get("gpu_uuid") or labels.get("uuid") or ""

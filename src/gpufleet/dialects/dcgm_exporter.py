@@ -4,6 +4,8 @@ Series and labels were seen in published pages of 4.x (`tests/data/exposition`);
 from the exporter's own list of counters.
 """
 
+from collections.abc import Mapping
+
 from gpufleet.dialects.dialect import Dialect, Family, Whose, address_of, guest_name, small_number, table
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Subject
@@ -121,7 +123,7 @@ def whose(series: Series) -> Whose | None:
     if not uuid and not address:
         return None
     guest = guest_name(labels)
-    machine = guest or labels.get("Hostname") or labels.get("hostname") or ""
+    machine = guest or _machine(labels)
     side = Side.GUEST if guest else Side.HOST
     index = small_number(labels.get("gpu", ""))
     gpu = View(kind=ViewKind.GPU, side=side, uuid=uuid or None, pci_address=address, index=index)
@@ -131,6 +133,15 @@ def whose(series: Series) -> Whose | None:
     # No page tells a MIG device's own UUID: its GPU and its number there name it for this exporter only.
     mig = View(kind=ViewKind.MIG, side=side, instance=f"{uuid or address}/{instance}", parent=gpu.key)
     return Whose(machine=machine, view=mig, name=labels.get("modelName", ""), guest=bool(guest))
+
+
+def _machine(labels: Mapping[str, str]) -> str:
+    """Return the machine as the exporter calls it: its node, or its own pod where it is not told the node's name.
+
+    A pod is no machine, and another one each time that it is made anew. So the target's `node` says it then.
+    """
+    name = labels.get("Hostname") or labels.get("hostname") or ""
+    return "" if name == labels.get("pod") and labels.get("node") else name
 
 
 LABELS = frozenset(

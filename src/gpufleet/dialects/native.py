@@ -36,7 +36,7 @@ def whose(series: Series) -> Whose | None:
     """Read who it is; series without a kind of device are the machine's."""
     labels = series.labels
     guest = guest_name(labels)
-    machine = guest or labels.get("node", "")
+    machine = guest or labels.get("exported_node") or labels.get("node", "")
     kind, side = labels.get("kind"), labels.get("side")
     if not kind:
         return Whose(machine=machine, view=None, guest=bool(guest))

@@ -70,6 +70,37 @@ def test_where_the_exporter_does_not_name_its_machine_the_target_does() -> None:
     assert found.nameless == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "labels", "machine"),
+    [
+        # all-smi names its machine `instance`, and in some families `hostname`: a Prometheus has a target of that name
+        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1", "exported_instance": "node-1"}, "node-1"),
+        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1", "instance": "node-1"}, "node-1"),  # honor_labels: true
+        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1", "node": "node-1"}, "node-1"),
+        ("all_smi_gpu_utilization", {"gpu_uuid": "GPU-1"}, "10.0.0.1"),
+        ("all_smi_cpu_utilization", {"hostname": "node-1", "exported_instance": "node-1"}, "node-1"),
+        # an agent's page says `node`
+        ("gpufleet_host_load_1m", {"exported_node": "node-1", "node": "k8s-1"}, "node-1"),
+        # a Prometheus that federates from another one without honor_labels
+        ("nvidia_smi_power_draw_watts", {"uuid": "1", "exported_instance": "gpu-1:9835", "node": "prom-0"}, "gpu-1"),
+        ("nvidia_smi_power_draw_watts", {"uuid": "1", "exported_node": "gpu-1", "node": "prom-0"}, "gpu-1"),
+        # dcgm-exporter in a pod that is not told its node's name
+        (
+            "DCGM_FI_DEV_GPU_TEMP",
+            {"UUID": "GPU-1", "Hostname": "exp-7k", "pod": "exp-7k", "node": "node-1"},
+            "node-1",
+        ),
+        ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-1", "Hostname": "exp-7k", "pod": "exp-7k"}, "exp-7k"),
+        ("DCGM_FI_DEV_GPU_TEMP", {"UUID": "GPU-1", "Hostname": "node-1", "pod": "exp-7k", "node": "k8s-1"}, "node-1"),
+    ],
+)
+def test_a_machine_is_called_as_it_calls_itself_whatever_scraped_it(
+    name: str, labels: dict[str, str], machine: str
+) -> None:
+    told = Series(name, {"instance": "10.0.0.1:9400", **labels})
+    assert [one.name for one in read_request(request((told, 0.5, T0))).machines] == [machine]
+
+
 def test_instants_stay_apart_and_a_stale_marker_is_an_absence() -> None:
     one = series("DCGM_FI_DEV_POWER_USAGE", UUID="GPU-1", gpu="0", Hostname="n")
     found = read_request(

@@ -28,7 +28,8 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
     """Return what a request says; `reader` and the dialect are the reader of its samples.
 
     A machine is called as the exporter calls it (dcgm-exporter's `Hostname`), or else as its target is (`node`, or
-    `instance` without the port). `plain_pods` says that labels `pod` and `namespace` are a workload's, see `pods`.
+    `instance` without the port; before them `exported_node` and `exported_instance`, which stand behind a Prometheus
+    that federates). `plain_pods` says that labels `pod` and `namespace` are a workload's, see `pods`.
     """
     targets: dict[tuple[str, str], _Target] = {}
     dialects: dict[str, Dialect | None] = {}
@@ -41,7 +42,7 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
         if dialect is None or FORWARDED in series.labels or (dialect is KUBE_STATE_METRICS and not is_of_gpus(series)):
             others[series.name] += 1
         else:
-            machine = series.labels.get("node") or host_of(series.labels.get("instance", ""))
+            machine = _target_of(series.labels)
             target = targets.get((dialect.name, machine))
             if target is None:
                 target = targets[dialect.name, machine] = _Target(dialect, machine, [])
@@ -102,6 +103,15 @@ def _holders(
         before = at_views.get(place, frozenset())
         at_views[place] = before | {holder} if holder is not None else before
     return found
+
+
+def _target_of(labels: Mapping[str, str]) -> str:
+    """Return what the target of a series is called, or empty."""
+    for prefix in ("exported_", ""):
+        name = labels.get(f"{prefix}node") or host_of(labels.get(f"{prefix}instance", ""))
+        if name:
+            return name
+    return ""
 
 
 def host_of(instance: str) -> str:
