@@ -392,6 +392,13 @@ class Store(Protocol):
         """Return what a statement may read."""
         ...
 
+    def hang_up(self) -> None:
+        """Have every method that waits for a server's answer fail now, and every later call: `close` comes next.
+
+        From any thread. It does nothing where no server is asked.
+        """
+        ...
+
     def close(self) -> None:
         """Close; whatever `write` returned from stays."""
         ...

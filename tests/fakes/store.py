@@ -50,6 +50,7 @@ class MemoryStore:
         self.refuse: Callable[[Accepted], None] = lambda _: None
         self.down = False
         self.dies_at_the_end = False
+        self.hung_up = False
         self.closed = False
         self._lock = threading.Lock()
 
@@ -366,6 +367,9 @@ class MemoryStore:
 
     def sql_views(self) -> tuple[SqlViewRecord, ...]:
         return ()
+
+    def hang_up(self) -> None:
+        self.hung_up = True
 
     def close(self) -> None:
         self.closed = True

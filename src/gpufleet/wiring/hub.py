@@ -62,6 +62,9 @@ ANSWER_SECONDS = 5.0
 STOP_SECONDS = 5
 """How long stopping waits for answers under way."""
 
+STORE_SECONDS = 20
+"""How long stopping waits for a store on a server; then what it was asked is given up, and the log has the rest."""
+
 MARK = "alive.json"
 """File in the hub's folder that says when it last lived."""
 
@@ -110,7 +113,11 @@ class _Parts(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextlib.asynccontextmanager
 async def running_hub(
-    config: HubConfig, *, store: Callable[[str], Store] = open_store, clock: Clock | None = None
+    config: HubConfig,
+    *,
+    store: Callable[[str], Store] = open_store,
+    clock: Clock | None = None,
+    store_seconds: float = STORE_SECONDS,
 ) -> AsyncIterator[RunningHub]:
     """Run a hub while the context is open; leaving it flushes what can be flushed, and keeps the rest in the log.
 
@@ -118,6 +125,7 @@ async def running_hub(
         config: the configuration in force.
         store: opens the store at a DSN.
         clock: the hub's clock; the system's unless given.
+        store_seconds: how long leaving waits for a store on a server.
 
     Raises:
         GpufleetError: if it cannot listen, or its log, registry or store cannot be opened.
@@ -144,6 +152,7 @@ async def running_hub(
         pulling = stack.enter_context(named_threads(1, "hub-puller"))
         reading = stack.enter_context(named_threads(READER_THREADS, "hub-reader"))
         asking = stack.enter_context(named_threads(1, "hub-sql"))
+        probing = stack.enter_context(named_threads(1, "hub-prober"))
         loop = asyncio.get_running_loop()
         parts = await loop.run_in_executor(writing, _open, config, store, clock, stack)
         listening = Listening(clock, parts.past)
@@ -214,6 +223,7 @@ async def running_hub(
             claims=Claims(parts.registry.allocations()),
             threads=reading,
             sql_thread=asking,
+            probe_thread=probing,
             clock=clock,
             clusters=clusters,
             stale_after_seconds=config.stale_after_seconds,
@@ -283,7 +293,11 @@ async def running_hub(
                     tls=tls,
                 ) as bound,
             ):
-                yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
+                try:
+                    yield RunningHub(host=host, port=bound, secure=tls is not None, task=task)
+                finally:
+                    giving_up = loop.call_later(store_seconds, parts.store.hang_up)
+                    stack.callback(giving_up.cancel)
         finally:
             flusher.stop()  # after the server: nothing comes in any more
             await task

@@ -20,7 +20,8 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.arrow import arrow_table
-from gpufleet.stores.clickhouse.client import Handles, connector, parse_dsn
+from gpufleet.stores.clickhouse.client import Handles, connector
+from gpufleet.stores.clickhouse.dsn import parse_dsn
 from gpufleet.stores.clickhouse.migrate import migrate
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, every_table
 from gpufleet.stores.clickhouse.rows import build

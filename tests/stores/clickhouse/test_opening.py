@@ -8,7 +8,7 @@ import pytest
 
 from gpufleet.model.errors import StoreError
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.client import parse_dsn
+from gpufleet.stores.clickhouse.dsn import parse_dsn
 from gpufleet.stores.clickhouse.schema import Engine
 
 

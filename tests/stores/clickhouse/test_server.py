@@ -2,7 +2,10 @@
 
 import itertools
 import re
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -15,7 +18,8 @@ from gpufleet.model.retention import Retention
 from gpufleet.model.stored import Accepted
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.client import Handles, connector, parse_dsn, translated
+from gpufleet.stores.clickhouse.client import Handles, connector, translated
+from gpufleet.stores.clickhouse.dsn import parse_dsn
 from gpufleet.stores.clickhouse.lease import LEASE_SECONDS, RENEWED_EVERY_SECONDS
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS
 from tests.support.accepted import accept
@@ -243,3 +247,59 @@ def test_a_refused_hub_leaves_the_database_to_the_other(server: ClickHouse, data
         with closing(opened(server.dsn(database), "hub-a")) as again:
             again.write(told(3.0), "t")
         first.write(told(3.0), "t")
+
+
+# --- giving up
+
+
+def test_what_waits_for_a_silent_server_is_given_up_when_it_is_told_to(server: ClickHouse, database: str) -> None:
+    with closing(opened(server.dsn(database), "hub-a")) as store, ThreadPoolExecutor(2) as threads:
+        store.write(told(1.0), "t")
+        server.freeze()
+        try:
+            hour = threads.submit(store.roll_up, T0 + 3 * HOUR_NS)
+            question = threads.submit(store.readers, "c", "m")
+            store.hang_up()
+            for asked in (hour, question):
+                with pytest.raises(StoreError):
+                    asked.result(timeout=60)
+            with pytest.raises(StoreError, match="the store is closed"):
+                store.write(told(2.0), "u")
+        finally:
+            server.freeze(thaw=True)
+    with closing(opened(server.dsn(database), "hub-b")) as other:  # the last word came through: it is free
+        assert powers(other) == [1.0]
+
+
+def test_an_hour_that_is_being_made_is_given_up_and_made_later(server: ClickHouse, database: str) -> None:
+    begun = threading.Event()
+
+    def stopped() -> bool:
+        server.freeze()  # from here on the hour waits
+        begun.set()
+        return False
+
+    with closing(opened(server.dsn(database))) as store, ThreadPoolExecutor(1) as thread:
+        store.write(told(1.0), "t")
+        hour = thread.submit(store.roll_up, time.time_ns() + HOUR_NS, stopped)
+        try:
+            assert begun.wait(60)
+            store.hang_up()
+            with pytest.raises(StoreError, match="rollup: the server does not answer"):
+                hour.result(timeout=60)
+        finally:
+            server.freeze(thaw=True)
+    with closing(opened(server.dsn(database))) as again:
+        assert again.roll_up(time.time_ns() + HOUR_NS) is not None
+
+
+def test_closing_waits_for_a_silent_server_for_seconds(server: ClickHouse, database: str) -> None:
+    store = opened(server.dsn(database), "hub-a")
+    server.freeze()
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(store.close).result(timeout=60)
+    finally:
+        server.freeze(thaw=True)
+    with pytest.raises(StoreError, match="the hub hub-a"):  # its row ends by itself
+        opened(server.dsn(database), "hub-b")

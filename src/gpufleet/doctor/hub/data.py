@@ -28,7 +28,7 @@ def look_at_registry(config: HubConfig) -> Kept | str:
 
 def look_at_store(config: HubConfig, holder: int | str, daemon: Daemon | str) -> Kept | str:
     """Return the store's version; for an embedded one that the daemon has open, the daemon's word for it."""
-    from gpufleet.stores.clickhouse.client import parse_dsn
+    from gpufleet.stores.clickhouse.dsn import parse_dsn
     from gpufleet.stores.clickhouse.schema import SCHEMA_VERSION
     from gpufleet.stores.clickhouse.store import ClickHouseStore
 

@@ -13,6 +13,7 @@ from gpufleet.hub.queries.asking import Asking
 from gpufleet.hub.queries.events import EventQueries
 from gpufleet.hub.queries.fleet import FleetQueries
 from gpufleet.hub.queries.inventory import InventoryQueries
+from gpufleet.hub.queries.readiness import Readiness
 from gpufleet.hub.queries.sql import SqlQueries
 from gpufleet.hub.queries.usage import UsageQueries
 from gpufleet.hub.queries.whereabouts import Whereabouts
@@ -25,6 +26,7 @@ class Queries:
 
     Attributes:
         allocations, fleet, events, inventory, usage, sql: by what is asked about.
+        readiness: whether there is anybody to ask.
     """
 
     def __init__(
@@ -35,16 +37,15 @@ class Queries:
         claims: Claims,
         threads: Executor,
         sql_thread: Executor,
+        probe_thread: Executor,
         clock: Clock,
         clusters: Container[str],
         stale_after_seconds: float,
         instant: Callable[[], Instant],
         prices: Prices,
     ) -> None:
-        self._registry = registry
-        self._store = store
         self._clock = clock
-        self._asking = asking = Asking(threads)
+        asking = Asking(threads)
         whereabouts = Whereabouts(registry=registry, store=store, claims=claims)
         self.allocations = AllocationQueries(
             registry=registry,
@@ -69,16 +70,8 @@ class Queries:
         self.inventory = InventoryQueries(registry=registry, store=store, whereabouts=whereabouts, asking=asking)
         self.usage = UsageQueries(registry=registry, store=store, asking=asking, prices=prices)
         self.sql = SqlQueries(store=store, thread=sql_thread)
+        self.readiness = Readiness(registry=registry, store=store, thread=probe_thread, clock=clock)
 
     def now_ns(self) -> int:
         """Return the hub's now, in nanoseconds since 1970."""
         return self._clock.now_ns()
-
-    async def ready(self) -> None:
-        """Ask the registry and the store something small.
-
-        Raises:
-            RegistryError, StoreError: if one of them does not answer.
-        """
-        await self._asking.ask(self._registry.clusters)
-        await self._asking.ask(lambda: self._store.readers("", ""))

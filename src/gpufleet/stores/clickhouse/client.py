@@ -1,31 +1,23 @@
-"""Handles to the database: an embedded file or a server, from one DSN."""
+"""Handles to the database: an embedded folder or a server."""
 
 import contextlib
 import importlib
 import os
 import platform
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit, urlunsplit
-
-import msgspec
+from urllib.parse import urlsplit
 
 from gpufleet.model.errors import StoreError
+from gpufleet.stores.clickhouse.dsn import DEFAULT_PORTS, Dsn
 from gpufleet.stores.clickhouse.embedded import EmbeddedHandle
-from gpufleet.stores.clickhouse.schema import Engine
+from gpufleet.stores.clickhouse.lines import Lines
 from gpufleet.stores.clickhouse.words import quieten, words_of
 
 Handle = Any
 """A client of clickhouse-connect, which has no types, or an `EmbeddedHandle`."""
-
-EMBEDDED = "chdb"
-SERVER = "clickhouse"
-TLS_PORTS = (443, 8443)
-
-_FORM = "clickhouse://user:password@host:port/database"
-_UNREADABLE = f"store DSN: it is {_FORM}, with %XX for what stands in user and password but letters and digits"
 
 ZONE = "UTC"
 """What an instant without a zone is in, whatever zone the machine of the engine is in."""
@@ -52,73 +44,12 @@ ANSWER_SECONDS = 90
 """A server that is silent for so long is away: `max_execution_time` ends every statement earlier."""
 
 PATIENT_SECONDS = 3600
-"""The same for what may take long: bringing tables forward, and making hours."""
+"""The same for what may take long: bringing tables forward, and making hours, which a stop does not wait for."""
+
+LAST_SECONDS = 3
+"""The same for a last word to a server, which a stop waits for."""
 
 _CPUINFO = Path("/proc/cpuinfo")
-
-
-class Dsn(msgspec.Struct, frozen=True):
-    """Where the store is.
-
-    Attributes:
-        url: as the client library takes it.
-        path: folder of the embedded database, or None for a server.
-        engine: what stands in the engine clause.
-        shown: the DSN without user, password and options, for messages.
-        secure: whether it is spoken to over TLS.
-        ca: file of the certificates that a server's is proven by, or None for those of the system.
-    """
-
-    url: str
-    path: Path | None
-    engine: Engine
-    shown: str
-    secure: bool = False
-    ca: Path | None = None
-
-
-def parse_dsn(dsn: str) -> Dsn:
-    """Read a DSN: `chdb:///absolute/folder`, or `clickhouse://user:password@host:port/database`.
-
-    A server's may end in options: with `replicated=1` tables are made with Replicated engines, with `secure=1` (and
-    always on the ports 443 and 8443) it is spoken to over TLS, and `ca=/file.pem` proves its certificate.
-
-    Raises:
-        StoreError: if it is neither; the message does not show a password.
-    """
-    try:
-        parts = urlsplit(dsn)
-    except ValueError:  # its words may have the password in them
-        raise StoreError(_UNREADABLE) from None
-    if parts.scheme == EMBEDDED:
-        if parts.netloc or not parts.path.startswith("/") or parts.path == "/" or parts.query or parts.fragment:
-            raise StoreError(f"{dsn}: write chdb:///absolute/path/of/a/folder")
-        return Dsn(url=dsn, path=Path(parts.path), engine=Engine.PLAIN, shown=dsn)
-    if parts.scheme != SERVER:
-        raise StoreError(f"store DSN begins with {parts.scheme!r}: it is chdb:///folder or clickhouse://host:port/db")
-    try:
-        host, port = parts.hostname, parts.port
-        options = parse_qs(parts.query, strict_parsing=bool(parts.query))
-    except ValueError:
-        raise StoreError(_UNREADABLE) from None
-    if "@" in parts.path or parts.fragment:
-        raise StoreError(_UNREADABLE)  # without showing it: a part of the password is where the path should be
-    shown = f"clickhouse://{host}{f':{port}' if port else ''}{parts.path}"
-    told = {name: values[-1] for name, values in options.items()}
-    flags = [told.get(name, "0") for name in ("replicated", "secure")]
-    if not host or parts.path in ("", "/") or told.keys() - {"replicated", "secure", "ca"} or set(flags) - {"0", "1"}:
-        raise StoreError(f"{shown}: write {_FORM}, and after it what is so of ?replicated=1&secure=1&ca=/file.pem")
-    secure = flags[1] == "1" or port in TLS_PORTS
-    if "ca" in told and not secure:
-        raise StoreError(f"{shown}: ca= is for TLS, which secure=1 asks for")
-    return Dsn(
-        url=urlunsplit(parts._replace(query="")),
-        path=None,
-        engine=Engine.REPLICATED if flags[0] == "1" else Engine.PLAIN,
-        shown=shown,
-        secure=secure,
-        ca=Path(told["ca"]) if "ca" in told else None,
-    )
 
 
 class Handles:
@@ -128,7 +59,7 @@ class Handles:
     `close`: read from a pool of threads, not from a new thread a question.
     """
 
-    def __init__(self, dsn: Dsn, connect: Callable[..., Handle]) -> None:
+    def __init__(self, dsn: Dsn, connect: "Connector") -> None:
         self.dsn = dsn
         self._connect = connect
         self._guarded: Handle | None = None
@@ -138,6 +69,7 @@ class Handles:
         self._all: list[Handle] = []
         self._lock = threading.Lock()
         self._closed = False
+        self._hung_up = False
         self.writer = self._open()
 
     @property
@@ -164,12 +96,29 @@ class Handles:
             self._guarded = self._open(settings)
         return self._guarded
 
+    @contextlib.contextmanager
+    def last(self) -> Iterator[Handle]:
+        """Give a handle for a last word: it works after `hang_up` too, and waits for `LAST_SECONDS` at most."""
+        connect = connector(self.dsn)
+        with translated(self.dsn.shown):
+            handle = connect(SESSION_SETTINGS, LAST_SECONDS)
+        try:
+            yield handle
+        finally:
+            handle.close()
+            connect.close()
+
     def check(self) -> None:
         """Raise StoreError if the store is closed, or this is a child forked from the process that opened it."""
-        if self._closed:
+        if self._closed or self._hung_up:
             raise StoreError(f"{self.dsn.shown}: the store is closed")
         if os.getpid() != self._process:
             raise StoreError(f"{self.dsn.shown}: opened by process {self._process}; it does not work after a fork")
+
+    def hang_up(self) -> None:
+        """Have what waits for a server's answer fail now, and whatever is asked later. From any thread."""
+        self._hung_up = True
+        self._connect.hang_up()
 
     def close(self) -> None:
         """Close every handle; a second close does nothing."""
@@ -180,6 +129,7 @@ class Handles:
             handles, self._all = self._all, []
         for handle in handles:
             handle.close()
+        self._connect.close()
 
     def _open(self, settings: Mapping[str, Any] = SESSION_SETTINGS, seconds: int = ANSWER_SECONDS) -> Handle:
         with translated(self.dsn.shown):
@@ -199,8 +149,47 @@ def translated(what: str) -> Iterator[None]:
         raise StoreError(f"{what}: {words_of(error)}") from error
 
 
-def connector(dsn: Dsn) -> Callable[..., Handle]:
-    """Return what opens one more handle, with the settings that it is given, or those of every other.
+class Connector:
+    """Opens handles, with the settings that it is given or those of every other."""
+
+    def __init__(self, dsn: Dsn, library: Any) -> None:
+        """Take a DSN that was looked at, and clickhouse-connect."""
+        self._dsn, self._library = dsn, library
+        self._scheme = "https" if dsn.secure else "http"
+        self._lines = self._server_lines() if dsn.path is None else None
+
+    def __call__(self, settings: Mapping[str, Any] = SESSION_SETTINGS, seconds: int = ANSWER_SECONDS) -> Handle:
+        """Open one more; `seconds` is how long a server may be silent."""
+        url, get_client = self._dsn.url, self._library.get_client
+        if self._lines is None:
+            return EmbeddedHandle(lambda: get_client(dsn=url, settings=dict(settings), chdb_options=ENGINE_OPTIONS))
+        return get_client(
+            dsn=url,
+            settings=dict(settings),
+            interface=self._scheme,
+            pool_mgr=self._lines.pool,
+            connect_timeout=min(CONNECT_SECONDS, seconds),
+            send_receive_timeout=seconds,
+        )
+
+    def hang_up(self) -> None:
+        """Have what waits for a server fail now, and whatever is asked later; the embedded engine ends by itself."""
+        if self._lines is not None:
+            self._lines.cut()
+
+    def close(self) -> None:
+        """Let go of the connections of every handle."""
+        if self._lines is not None:
+            self._lines.close()
+
+    def _server_lines(self) -> Lines:
+        where = urlsplit(self._dsn.url)
+        ca = str(self._dsn.ca) if self._dsn.ca else None
+        return Lines(self._scheme, where.hostname or "", where.port or DEFAULT_PORTS[self._scheme], ca)
+
+
+def connector(dsn: Dsn) -> Connector:
+    """Return what opens handles.
 
     Raises:
         StoreError: if a library is missing or cannot run on this machine.
@@ -226,22 +215,7 @@ def connector(dsn: Dsn) -> Callable[..., Handle]:
         raise StoreError(f"{dsn.shown}: there is no file {dsn.ca}, which ca= names")
     if dsn.path is None:
         quieten()
-
-    def connect(settings: Mapping[str, Any] = SESSION_SETTINGS, seconds: int = ANSWER_SECONDS) -> Handle:
-        if dsn.path is None:
-            return library.get_client(
-                dsn=dsn.url,
-                settings=dict(settings),
-                interface="https" if dsn.secure else "http",
-                ca_cert=str(dsn.ca) if dsn.ca else None,
-                connect_timeout=CONNECT_SECONDS,
-                send_receive_timeout=seconds,
-            )
-        return EmbeddedHandle(
-            lambda: library.get_client(dsn=dsn.url, settings=dict(settings), chdb_options=ENGINE_OPTIONS)
-        )
-
-    return connect
+    return Connector(dsn, library)
 
 
 def _check_working_folder(dsn: Dsn) -> None:

@@ -30,8 +30,9 @@ from gpufleet.model.stored import (
 )
 from gpufleet.model.usage import Stretch, Worked
 from gpufleet.stores.clickhouse.arrow import arrow_table
-from gpufleet.stores.clickhouse.client import Dsn, Handle, Handles, connector, parse_dsn, translated
+from gpufleet.stores.clickhouse.client import Handle, Handles, connector, translated
 from gpufleet.stores.clickhouse.declared import fetch_declared_gpus, fetch_declared_of
+from gpufleet.stores.clickhouse.dsn import Dsn, parse_dsn
 from gpufleet.stores.clickhouse.events import fetch_events
 from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers_of_view
 from gpufleet.stores.clickhouse.fleet import (
@@ -330,12 +331,20 @@ class ClickHouseStore:
             rows = self._handles.reader.query(_STATS).result_rows
         return {name: TableStats(count, size, parts) for name, count, size, parts in rows}
 
+    def hang_up(self) -> None:
+        """Give up whatever waits for a server's answer, and whatever is asked later; see `ports.Store`."""
+        self._handles.hang_up()
+
     def close(self) -> None:
         """Close; whatever `write` returned from stays. A second close does nothing."""
         with self._writing:
             if self._lease is not None:
-                with contextlib.suppress(StoreError), translated(self._dsn.shown):  # then it ends by itself
-                    self._lease.release(self._handles.writer)
+                with (
+                    contextlib.suppress(StoreError),  # then it ends by itself
+                    translated(self._dsn.shown),
+                    self._handles.last() as handle,
+                ):
+                    self._lease.release(handle)
                 self._lease = None
             self._handles.close()
             if self._lock is not None:

@@ -24,8 +24,8 @@ class Health(Controller):
 
     @get("/readyz", summary="Registry and store answer, and the flusher gets through", responses=errors())
     async def readyz(self, queries: NamedDependency[Queries], status: NamedDependency[HubStatus]) -> dict[str, str]:
-        """Ask them; 503 with the words of who does not."""
-        await queries.ready()
+        """Ask them; 503 with the words of who does not, and where nothing is said for some seconds."""
+        await queries.readiness.check()
         if status.flush_failures_in_a_row:
             words = f"{status.flush_failures_in_a_row} flushes in a row failed; batches wait in the log"
             raise DegradedError(words)
