@@ -79,3 +79,16 @@ def test_without_a_hub_it_says_so() -> None:
     )
     assert ended.returncode == 1
     assert url in ended.stderr
+
+
+def test_a_hub_that_does_not_come_is_waited_for_as_long_as_is_said() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    command = [*GPUFLEET, "simulate", "fleet", "--hub", url, "--no-register", "--once", "--patience", "6s", "--json"]
+    ended = subprocess.run(
+        [*command, "--clusters", "1", "--nodes", "2"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ended.returncode == 1
+    assert f"{url} has taken nothing for" in ended.stderr
+    assert "2 batches were not taken: " in ended.stderr
+    summary = msgspec.json.decode(ended.stdout)
+    assert (summary["made"], summary["waiting"], summary["silent_seconds"] >= 6) == (2, 2, True)

@@ -62,6 +62,10 @@ def simulate_fleet(
         str | None, typer.Option(metavar="SPAN", help="Stop after so much of the fleet's time [default: Ctrl-C].")
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="One look at every node, then end.")] = False,
+    patience: Annotated[
+        str,
+        typer.Option(metavar="SPAN", help="At the end wait so long for a hub that takes nothing, then end with 1."),
+    ] = "2m",
     start: Annotated[
         str | None, typer.Option(metavar="TIME", help="Where the fleet's time begins, RFC 3339 [default: now].")
     ] = None,
@@ -100,6 +104,7 @@ def simulate_fleet(
         began = _instant(start) if start else time.time_ns()
         schedule = tuple(fault for text in faults or () for fault in parse_faults(text, began))
         seconds = float(parse_span(duration)) if duration else None
+        patience_seconds = float(parse_span(patience))
     except FaultError as error:
         raise typer.BadParameter(str(error)) from None
     outside = [fault for fault in schedule if fault.cluster > clusters or fault.node > nodes or fault.gpu >= gpus]
@@ -110,15 +115,16 @@ def simulate_fleet(
     timing = Timing(start=began, interval=interval, at_once=once)
     if register:
         _register(fleet, hub, Access(admin_token_file, ca))
-    run = Run(fleet, timing, speed=speed, seconds=interval if once else seconds)
+    seconds = interval if once else seconds
+    run = Run(fleet, timing, speed=speed, seconds=seconds, patience_seconds=patience_seconds)
     manner = {Road.AGENTS: ALONE, Road.BUNDLES: BUNDLED}.get(road, IN_ORDER)
     ways = {cluster: _way(road, hub, cluster, token_file, ca) for cluster in fleet.cluster_ids()}
-    run_until_stopped(lambda stop: _run(run, ways, manner, stop))
+    run_until_stopped(lambda stop: _run(run, ways, manner, stop, hub))
     summary = run.summary
     if json:
         sys.stdout.buffer.write(msgspec.json.encode(summary) + b"\n")
     else:
-        print(_words(summary))
+        print(_words(summary, hub))
     if summary.refused or summary.waiting:
         raise CommandError(f"{summary.waiting + summary.refused} batches were not taken: {summary.error or 'stopped'}")
 
@@ -154,8 +160,8 @@ def _register(fleet: "Fleet", hub: str, access: Access) -> None:
         send(hub, path, access, method="PUT", body=msgspec.json.encode(spec))
 
 
-async def _run(run: "Run", ways: "dict[str, Way]", manner: "Manner", stop: asyncio.Event) -> None:
-    tasks = [asyncio.create_task(_tell(run)), asyncio.create_task(_stop(run, stop))]
+async def _run(run: "Run", ways: "dict[str, Way]", manner: "Manner", stop: asyncio.Event, hub: str) -> None:
+    tasks = [asyncio.create_task(_tell(run, hub)), asyncio.create_task(_stop(run, stop))]
     try:
         await run.run(ways, manner)
     finally:
@@ -194,18 +200,19 @@ def _way(road: Road, hub: str, cluster: str, token_file: str | None, ca: Path | 
     )
 
 
-async def _tell(run: "Run") -> None:
+async def _tell(run: "Run", hub: str) -> None:
     """Say on stderr how far it is."""
     while True:
         await asyncio.sleep(PROGRESS_SECONDS)
-        print(_words(run.summary), file=sys.stderr, flush=True)
+        print(_words(run.summary, hub), file=sys.stderr, flush=True)
 
 
-def _words(summary: "Summary") -> str:
+def _words(summary: "Summary", hub: str) -> str:
     late = f", {summary.behind_seconds:.0f} s behind at worst" if summary.behind_seconds >= 1 else ""
-    error = f"; the hub says: {summary.error}" if summary.error else ""
+    silent = f"; {hub} has taken nothing for {summary.silent_seconds:.0f} s" if summary.silent_seconds >= 1 else ""
+    error = f"; what came of it last: {summary.error}" if summary.error else ""
     return (
         f"{dt.timedelta(seconds=int(summary.simulated_seconds))}  {summary.nodes} nodes, {summary.gpus} GPUs: "
         f"{summary.made} batches, {summary.acknowledged} acknowledged, {summary.waiting} wait, "
-        f"{summary.refused} refused, {summary.again} again, {summary.dropped} dropped{late}{error}"
+        f"{summary.refused} refused, {summary.again} again, {summary.dropped} dropped{late}{silent}{error}"
     )

@@ -93,3 +93,22 @@ async def test_a_stop_ends_it_though_the_hub_takes_nothing() -> None:
     summary = await asyncio.wait_for(running, 60)
     assert (summary.made, summary.acknowledged, summary.waiting) == (2, 0, 2)
     assert "overloaded" in summary.error
+
+
+async def test_a_run_with_an_end_gives_a_hub_up_that_takes_nothing() -> None:
+    for nodes, speed, seconds in ((2, 1.0, 10), (3000, 1e6, 3600)):  # all looks made; waiting for room
+        fleet = Fleet(FleetSpec(nodes=nodes, gpus=1))
+        timing = Timing(start=START, at_once=True)
+        run = Run(fleet, timing, speed=speed, seconds=seconds, patience_seconds=0.2)
+        summary = await run.run({"sim-1": Hub(busy=10**9)}, ALONE)
+        assert summary.waiting >= nodes
+        assert summary.acknowledged == 0
+        assert summary.silent_seconds >= 0.2
+
+
+async def test_a_hub_that_takes_little_by_little_is_waited_for() -> None:
+    hub = Hub(busy=1)
+    fleet = Fleet(FleetSpec(nodes=3, gpus=1))
+    run = Run(fleet, Timing(start=START, interval=30), speed=1e6, seconds=300, patience_seconds=RETRY_AFTER * 5)
+    summary = await run.run({"sim-1": hub}, IN_ORDER)
+    assert (summary.waiting, summary.silent_seconds) == (0, 0.0)

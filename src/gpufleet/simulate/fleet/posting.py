@@ -91,6 +91,11 @@ class Counts(msgspec.Struct):
     error: str = ""
 
     @property
+    def answered(self) -> int:
+        """Batches that the hub has said anything of but to come again."""
+        return self.acknowledged + self.refused + self.renumbered
+
+    @property
     def waiting(self) -> int:
         """Batches of which nothing is known yet."""
         return self.made - self.acknowledged - self.refused - self.dropped

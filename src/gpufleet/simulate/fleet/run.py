@@ -26,6 +26,9 @@ LOOKS_A_TURN = 50
 ROOM_SECONDS = 0.5
 """How often is looked whether there is room, where no post tells."""
 
+PATIENCE_SECONDS = 120.0
+"""How long a run with an end waits for a hub that takes nothing: longer than one takes to start again."""
+
 STOP_SECONDS = 5.0
 """How long stopping waits for what is on its way."""
 
@@ -40,6 +43,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         acknowledged, refused, renumbered, again, dropped, error: as in `Counts`.
         waiting: batches that no hub has taken.
         behind_seconds: how late the latest look was.
+        silent_seconds: how long the hub has taken nothing while the run waited for nothing else.
     """
 
     clusters: int
@@ -54,14 +58,26 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     waiting: int
     behind_seconds: float
+    silent_seconds: float = 0.0
     error: str = ""
 
 
 class Run:
     """One fleet, one hub. `stop` ends it."""
 
-    def __init__(self, fleet: Fleet, timing: Timing, *, speed: float = 1.0, seconds: float | None = None) -> None:
-        """Take the fleet, when its agents look, and how long it runs in its own time; None for until stopped."""
+    def __init__(
+        self,
+        fleet: Fleet,
+        timing: Timing,
+        *,
+        speed: float = 1.0,
+        seconds: float | None = None,
+        patience_seconds: float = PATIENCE_SECONDS,
+    ) -> None:
+        """Take the fleet, when its agents look, and how long it runs in its own time; None for until stopped.
+
+        A run with an end gives up when the hub has taken nothing for `patience_seconds` and nothing else is left to do.
+        """
         self._fleet = fleet
         self._timing = timing
         self._speed = speed
@@ -71,6 +87,9 @@ class Run:
         self._stop = asyncio.Event()
         self._settled = asyncio.Event()
         self._behind = 0.0
+        self._patience = patience_seconds
+        self._answered = 0
+        self._silent_since: float | None = None
         self._reached = timing.start
 
     def stop(self) -> None:
@@ -96,6 +115,7 @@ class Run:
             dropped=counts.dropped,
             waiting=counts.waiting,
             behind_seconds=round(self._behind, 1),
+            silent_seconds=round(self._silent_seconds, 1),
             error=counts.error,
         )
 
@@ -133,7 +153,7 @@ class Run:
                 break
             await clock.wait_until(at, self._stop)
             await self._wait_for_room()
-            if self._stop.is_set():
+            if self._stop.is_set() or self._gives_up:
                 break
             agent = self._agents[which]
             self._counts.made += agent.look()
@@ -152,24 +172,40 @@ class Run:
 
     async def _wait_for_room(self) -> None:
         while self._speed != 1.0 and self._counts.waiting > AHEAD_BATCHES and not self._stop.is_set():
+            if self._gives_up:
+                return
             await self._wait(ROOM_SECONDS)
+        self._silent_since = None
 
     async def _drain(self, posters: dict[int, Poster]) -> None:
-        """Wait until nothing is on its way; once stopped, for a little while only."""
+        """Wait until nothing is on its way; once stopped, or where nobody takes it, for a little while only."""
         if not self._stop.is_set():
             for agent in self._agents:
                 if not agent.is_cut_off(self._reached):
                     posters[agent.cluster].offer(agent)
-        began = stopped = time.monotonic()
-        while not all(poster.is_idle for poster in posters.values()) and stopped - began < STOP_SECONDS:
-            await self._wait(ROOM_SECONDS)
+        stopped_at: float | None = None
+        while not all(poster.is_idle for poster in posters.values()):
             if self._stop.is_set():
-                stopped = time.monotonic()
-            else:
-                began = stopped = time.monotonic()
+                stopped_at = stopped_at or time.monotonic()
+                if time.monotonic() - stopped_at >= STOP_SECONDS:
+                    return
+            elif self._gives_up:
+                return
+            await self._wait(ROOM_SECONDS)
+        self._silent_since = None
+
+    @property
+    def _silent_seconds(self) -> float:
+        return 0.0 if self._silent_since is None else time.monotonic() - self._silent_since
+
+    @property
+    def _gives_up(self) -> bool:
+        return self._end is not None and self._silent_seconds >= self._patience
 
     async def _wait(self, seconds: float) -> None:
         """Wait until a post has come to something, or for so long."""
+        if self._silent_since is None or self._counts.answered != self._answered:
+            self._silent_since, self._answered = time.monotonic(), self._counts.answered
         self._settled.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
