@@ -170,3 +170,53 @@ def test_what_is_never_taken_is_not_sent_for_ever(
             process.wait(20)
     finally:
         hub.stop()
+
+
+CROWD = ",".join(f'label_{number}="x"' for number in range(70))
+BAD = f'DCGM_FI_DEV_POWER_USAGE{{gpu="7",UUID="GPU-crowded",Hostname="node-a",{CROWD}}} 1\n'.encode()
+"""A series that a hub never takes, for its many labels."""
+
+
+@pytest.mark.parametrize("writer", [prometheus, vmagent])
+def test_a_series_that_is_never_taken_costs_those_beside_it_nothing(
+    way: Way, peer: Callable[[str], Path], tmp_path: Path, exporter: Exporter, writer: Callable[..., list[str]]
+) -> None:
+    exporter.page = BAD + PAGE
+    arguments = ["hub", "--listen", f"127.0.0.1:{way.hub_port}", "--state", str(way.state)]
+    hub = Gpufleet(arguments, tmp_path / "hub.log")
+    wanted = expected()
+
+    def told() -> dict[tuple[str, str], Any]:
+        return {
+            (one["device"]["uuid"], metric): reading.get("value")
+            for one in way.hub("/v1/gpus")["items"]
+            for metric, reading in one["device"]["readings"].items()
+            if (one["device"]["uuid"], metric) in wanted
+        }
+
+    def count(name: str) -> float:
+        lines = get_text(f"{way.hub_url}/metrics").splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+    unwritten = 'gpufleet_hub_unwritten_samples_total{reason="too_many_labels"}'
+    try:
+        hub.wait_for(f"{way.hub_url}/readyz")
+        command = writer(peer(writer.__name__), tmp_path, exporter.target, f"{way.hub_url}/api/v1/write", rows=10_000)
+        with (tmp_path / "writer.log").open("w") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            wait_until(lambda: count(unwritten) >= 3 and told() == wanted, seconds=90, what="the rest of three scrapes")
+            exporter.page = PAGE
+            wait_until(lambda: told() == wanted, seconds=90, what="scrapes without it")
+            before = count(unwritten)
+            bodies = count("gpufleet_hub_received_bodies_total")
+            wait_until(
+                lambda: count("gpufleet_hub_received_bodies_total") >= bodies + 3, seconds=90, what="new requests"
+            )
+            # Its end is one more at most; a request that is sent again and again would count each time.
+            assert count(unwritten) <= before + 1
+        finally:
+            process.terminate()
+            process.wait(20)
+    finally:
+        hub.stop()

@@ -4,7 +4,7 @@ import asyncio
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from tests.web.hub.site import Site, running_site
 
 V1 = "application/x-protobuf"
 V2 = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
+KINDS = ("samples", "histograms", "exemplars")
 NAMES = {
     "DCGM_FI_DEV_POWER_USAGE": "gpu_power_watts",
     "DCGM_FI_DEV_GPU_TEMP": "gpu_temperature_celsius",
@@ -194,6 +195,39 @@ async def test_what_is_refused_in_version_2_says_that_nothing_was_written(
     assert status in (400, 415)
     for kind in ("samples", "histograms", "exemplars"):
         assert headers.get(f"x-prometheus-remote-write-{kind}-written") == written
+
+
+@pytest.mark.parametrize(("encode", "content_type"), [(encode_1, V1), (encode_2, V2)])
+async def test_what_can_be_taken_of_a_request_is_and_the_rest_is_said_never_to_be(
+    site: Site, encode: Callable[[list[Point]], bytes], content_type: str
+) -> None:
+    at = now_ms()
+    crowded = {f"label_{number}": "x" for number in range(70)}
+    bad = [
+        Point({**point("DCGM_FI_DEV_POWER_USAGE", 1, 1.0, at).labels, **crowded}, 1.0, at),
+        Point({**point("DCGM_FI_DEV_POWER_USAGE", 2, 1.0, at).labels, "note": "x" * 5000}, 1.0, at),
+        Point(point("DCGM_FI_DEV_POWER_USAGE", 3, 1.0, at).labels, 1.0, 0),
+    ]
+    good = [point("DCGM_FI_DEV_POWER_USAGE", 0, 100.5, at), point("DCGM_FI_DEV_GPU_TEMP", 0, 40.0, at)]
+    status, headers, words = await write(site.hub.url, encode([bad[0], good[0], *bad[1:], good[1]]), content_type)
+    assert status == 400
+    assert b'"error":"partial_write"' in words
+    assert b"3 samples cannot be taken (label_too_long 1, timestamp 1, too_many_labels 1)" in words
+    counts = {kind: headers.get(f"x-prometheus-remote-write-{kind}-written") for kind in KINDS}
+    assert counts == (
+        {"samples": "2", "histograms": "0", "exemplars": "0"} if content_type == V2 else dict.fromkeys(KINDS)
+    )
+
+    async def stored() -> bool:
+        return bool(await gpus(site))
+
+    await wait_until_async(stored, what="the GPU that could be taken")
+    told = (await gpus(site))["GPU-0"]
+    assert (told["gpu_power_watts"], told["gpu_temperature_celsius"]) == (100.5, 40.0)
+    page = await site.text("/metrics")
+    for reason in ("label_too_long", "timestamp", "too_many_labels"):
+        assert f'gpufleet_hub_unwritten_samples_total{{reason="{reason}"}} 1' in page
+    assert "partial_write" not in page  # it is no batch that was rejected
 
 
 async def test_a_hub_of_several_clusters_has_to_be_told_which(tmp_path: Path) -> None:

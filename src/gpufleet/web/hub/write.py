@@ -1,7 +1,8 @@
 """`POST /api/v1/write`: Prometheus remote write 1.0 and 2.0.
 
     204   durable. 2.0: how many samples were written stands in X-Prometheus-Remote-Write-Samples-Written; 0 if refused
-    400 bad_request, too_large        never sent again
+    400 partial_write                 what can be taken is durable, the rest never will be; the count as with 204
+    400 bad_request, too_large        nothing is taken, and never sent again
     403 foreign_cluster, other_cluster, too_many_senders
     415 bad_content_type
     503 overloaded, log_full, not_yet, degraded, slow_body   with Retry-After: sent again
@@ -16,6 +17,7 @@ import msgspec
 from gpufleet.hub.imported.series import READER, read_request
 from gpufleet.hub.imported.writers import Writer
 from gpufleet.hub.imported.written import Written
+from gpufleet.model.answer import ErrorAnswer
 from gpufleet.web.hub.body import RefusedError
 from gpufleet.web.hub.imports import MAX_NAME, Answer, Read, has_plain_pods
 from gpufleet.web.hub.respond import Headers, Scope, header
@@ -23,6 +25,8 @@ from gpufleet.web.hub.respond import Headers, Scope, header
 VERSION_2 = "io.prometheus.write.v2.Request"
 STATUS = {413: 400, 408: 503}
 """vmagent sends again for ever whatever is not answered 400 or 409; Prometheus lets go at every 4xx but 429."""
+
+_JSON = (b"content-type", b"application/json")
 
 PROTOS = {"prometheus.WriteRequest": 1, VERSION_2: 2, "": 1}
 
@@ -46,12 +50,19 @@ class RemoteWrite:
         return read
 
     def answer(self, scope: Scope, written: Written) -> Answer:
-        """Say that it is durable, and in 2.0 how many samples were written."""
-        return 204, _counts(written.taken) if _version(scope) == 2 else [], b""
+        """Say that it is durable, or that a part of it is, and in 2.0 how many samples were written."""
+        counts = _counts(written.taken) if _version(scope) == 2 else []
+        if not written.problems:
+            return 204, counts, b""
+        # As both versions of the format have it: 400 is what a writer never sends again, and what it counts and logs.
+        why = ", ".join(f"{name} {count}" for name, count in sorted(written.problems.items()))
+        words = f"{sum(written.problems.values())} samples cannot be taken ({why}); what else came is durable"
+        answer = ErrorAnswer(error="partial_write", detail=words)
+        return 400, [_JSON, *counts], msgspec.json.encode(answer)
 
     def refusal(self, scope: Scope, refused: RefusedError) -> Answer:
         """Say why nothing was taken, as every error of the hub is said, and in 2.0 that none was written."""
-        headers: Headers = [(b"content-type", b"application/json")]
+        headers: Headers = [_JSON]
         with contextlib.suppress(RefusedError):  # what came in no version that is known
             headers += _counts(0) if _version(scope) == 2 else []
         return STATUS.get(refused.status, refused.status), headers, msgspec.json.encode(refused.answer)
