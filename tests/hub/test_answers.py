@@ -125,6 +125,14 @@ def test_two_machines_of_one_name_are_both_named() -> None:
     assert not values(found)
 
 
+def test_a_name_is_of_the_machine_that_took_the_place_of_one_that_is_gone() -> None:
+    gone, back = record("m-b", retired_at=at(1)), record("m-b", retired_at=at(-1))
+    assert ask(bare_metal(), FRESH, machines=[gone, record()]).machine == "m-a"
+    assert ask(bare_metal(), FRESH, machines=[record(), back]).reason is Reason.AMBIGUOUS_TARGET  # heard of since
+    assert ask(bare_metal(), FRESH, machines=[gone]).machine == "m-b"
+    assert ask(bare_metal("m-b"), FRESH, machines=[gone, record()]).machine == "m-b"
+
+
 @pytest.mark.parametrize(
     ("allocation", "reason"),
     [

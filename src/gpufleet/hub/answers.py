@@ -57,14 +57,18 @@ class Located(msgspec.Struct, frozen=True):
 
 
 def locate(allocation: Allocation, machines: Sequence[MachineRecord]) -> Located:
-    """Find the machine whose host-side readings are the allocation's own."""
+    """Find the machine whose host-side readings are the allocation's own.
+
+    A name is not that of a machine that is gone where another one has it: the node that was put in its place.
+    """
     target = allocation.spec.target
     nobody = NOBODY_ANSWERS.get(allocation.spec.kind)
     if nobody is not None:
         return Located(None, *nobody)
     nodes = [one for one in machines if one.cluster == target.cluster and one.machine.kind is MachineKind.NODE]
     fits = [one for one in nodes if one.id == target.machine]
-    fits = fits or [one for one in nodes if one.machine.name == target.machine]
+    called = [one for one in nodes if one.machine.name == target.machine]
+    fits = fits or [one for one in called if not one.is_retired] or called
     if not fits:
         words = f"no machine of cluster {target.cluster!r} has the id or name {target.machine!r}"
         return Located(None, Reason.TARGET_UNKNOWN, words)

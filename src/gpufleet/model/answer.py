@@ -140,6 +140,11 @@ class MachineRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     age_seconds: float = 0.0
     liveness: Liveness | None = None
 
+    @property
+    def is_retired(self) -> bool:
+        """Whether it is gone: not if it was heard of since an operator said so."""
+        return self.retired_at is not None and self.retired_at >= self.last_seen
+
 
 class GpuRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer of `GET /v1/gpus/{id}`.

@@ -211,6 +211,8 @@ def test_complete_up_to_is_what_waits_or_the_newest_word_and_nothing_of_one_that
     assert complete_up_to(heard.life) == made - 5 * NANOS
     assert complete_up_to(msgspec.structs.replace(heard.life, silent_seconds=3599.9)) == made - 5 * NANOS
     assert complete_up_to(msgspec.structs.replace(heard.life, silent_seconds=3600.0)) is None
+    heard.speaks(oldest_unsent=heard.clock.now_ns() + 7200 * NANOS, queue_records=1)  # its clock was set back since
+    assert complete_up_to(heard.life) == heard.clock.now_ns()
     heard.speaks(oldest_unsent=None, queue_records=1)  # its disk does not say what waits
     assert complete_up_to(heard.life) is None
 

@@ -133,6 +133,8 @@ async def test_a_gpu_that_moved_is_held_where_it_was(site: Site) -> None:
         ("start=2026-03-01T00:00:00Z&start=2026-03-02T00:00:00Z", "start"),
         ("start=2026-03-02T00:00:00Z&end=2026-03-01T00:00:00Z", "end"),
         ("start=1990-01-01T00:00:00Z", "start"),
+        ("start=2126-03-01T00:00:00Z&end=2126-03-02T00:00:00Z", "start"),
+        ("start=2126-03-01T00:00:00Z", "start"),
         ("start=yesterday", "start"),
     ],
 )

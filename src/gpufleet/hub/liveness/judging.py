@@ -54,7 +54,7 @@ class Instant:
         state = State.RETIRED if retired else judge(life.silent_seconds, _limits(life))
         suspect = [f"two machines count under its epoch: {conflict.detail}"] if conflict else []
         if abs(life.clock_ahead_seconds) > SKEW_SUSPECT_SECONDS:
-            suspect.append(f"its clock is {_off(life.clock_ahead_seconds)} of the hub's")
+            suspect.append(f"its clock is {_off(life.clock_ahead_seconds)} the hub's")
         return Liveness(
             state=state,
             silent_seconds=life.silent_seconds,
@@ -125,7 +125,8 @@ def complete_up_to(life: SenderLife) -> int | None:
         return None
     if heartbeat.queue_records and heartbeat.oldest_unsent is None:
         return None  # it could not read what waits
-    return heartbeat.oldest_unsent or (life.heard.sent_at if heartbeat.answered_at is None else heartbeat.answered_at)
+    newest = life.heard.sent_at if heartbeat.answered_at is None else heartbeat.answered_at
+    return min(heartbeat.oldest_unsent or newest, newest)  # what waits is later where its clock was set back since
 
 
 def _limits(life: SenderLife) -> Limits:
@@ -145,4 +146,4 @@ def _backlog(life: SenderLife) -> list[str]:
 
 
 def _off(ahead: float) -> str:
-    return f"{abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}"
+    return f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"

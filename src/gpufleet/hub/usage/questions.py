@@ -58,7 +58,7 @@ class UsageQuestions:
             QuestionError: if it is about too much, or nothing.
         """
         if end <= start:
-            raise QuestionError("end", "must be after start")
+            raise QuestionError("end", "must be after start, by a microsecond at least")
         if end - start > MAX_SPAN_NS:
             raise QuestionError("start", "asks for more than 1100 days: ask for less")
         every = {one.id: one for one in self._registry.allocations() if touches(one, start, end)}

@@ -50,6 +50,8 @@ class Usage(Controller):
         now = queries.now_ns()
         last = min(now, instant("end", end)) if end is not None else now
         first = instant("start", start) if start is not None else max(0, last - DEFAULT_SPAN)
+        if first >= now:
+            raise QuestionError("start", "is not yet: there is usage until now")
         return await queries.usage.of(first, last, dimensions(group_by), tenant)
 
 
