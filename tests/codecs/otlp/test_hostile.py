@@ -67,7 +67,12 @@ def test_a_bad_point_costs_itself(point: dict[str, Any], problem: OtlpProblem) -
 
 
 def test_bad_attributes_cost_their_point() -> None:
-    for keys, value in ((["a", "a"], "x"), (["k" * 257], "x"), (["a"], "x" * 4097), ([str(n) for n in range(65)], "x")):
+    for keys, value in (
+        (["a", "a"], "x"),
+        (["k" * 257], "x"),
+        (["a"], "x" * 4097),
+        ([str(n) for n in range(257)], "x"),
+    ):
         request, odd = one()
         for key in keys:
             odd.gauge.data_points[0].attributes.add(key=key).value.string_value = value

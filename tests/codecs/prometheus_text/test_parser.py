@@ -126,7 +126,7 @@ def test_escapes_are_those_of_the_format_and_others_stay() -> None:
         ("u" * 257 + " 1", Problem.NAME),
         ("é 1", Problem.NAME),
         ('up{a="' + "x" * 4097 + '"} 1', Problem.LABEL_TOO_LONG),
-        ("up{" + ",".join(f'l{i}="x"' for i in range(65)) + "} 1", Problem.TOO_MANY_LABELS),
+        ("up{" + ",".join(f'l{i}="x"' for i in range(257)) + "} 1", Problem.TOO_MANY_LABELS),
         ("x" * 70_000 + " 1", Problem.LINE_TOO_LONG),
     ],
 )

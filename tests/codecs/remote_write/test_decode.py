@@ -146,7 +146,7 @@ def test_one_series_is_one_object_however_it_is_written() -> None:
         ({"name": "\x00\x1b"}, WriteProblem.NO_NAME),
         ({"name": "m", "a": "x" * 4097}, WriteProblem.LABEL_TOO_LONG),
         ({"name": "m", "a" * 257: "x"}, WriteProblem.LABEL_TOO_LONG),
-        ({"name": "m", **{f"l{i}": "x" for i in range(64)}}, WriteProblem.TOO_MANY_LABELS),
+        ({"name": "m", **{f"l{i}": "x" for i in range(256)}}, WriteProblem.TOO_MANY_LABELS),
     ],
 )
 def test_a_bad_series_costs_itself(names: dict[str, str], problem: WriteProblem) -> None:
@@ -252,7 +252,7 @@ def test_what_is_of_no_use_is_remembered_by_its_name_alone(second: bool) -> None
 def test_what_is_of_no_use_has_no_problems(second: bool) -> None:
     bad = [
         Point({"__name__": "kube_pod_annotations", "annotation": "x" * 5000}, 1.0, AT * 1_000_000),
-        Point({"__name__": "kube_pod_labels", **{f"l{i}": "x" for i in range(99)}}, 1.0, AT * 1_000_000),
+        Point({"__name__": "kube_pod_labels", **{f"l{i}": "x" for i in range(299)}}, 1.0, AT * 1_000_000),
         Point({"__name__": "x" * 300, "A": "b"}, 1.0, AT * 1_000_000),
         Point({"__name__": "of_no_time"}, 1.0, 0),
     ]

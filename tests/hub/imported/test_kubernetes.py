@@ -4,7 +4,17 @@ import struct
 
 import pytest
 
+from gpufleet.codecs.otlp.decode import decode_metrics
+from gpufleet.codecs.otlp.encode import encode_metrics
+from gpufleet.codecs.otlp.records import Kind, OtlpMetric, ResourceMetrics
+from gpufleet.codecs.otlp.records import Point as OtlpPoint
+from gpufleet.codecs.prometheus_text.parser import TextParser
+from gpufleet.codecs.remote_write.decode import WriteDecoder
+from gpufleet.codecs.remote_write.encode import Point as Written
+from gpufleet.codecs.remote_write.encode import encode_1
 from gpufleet.codecs.remote_write.records import WriteRequest
+from gpufleet.hub.imported.page import as_request
+from gpufleet.hub.imported.points import read_request as read_points
 from gpufleet.hub.imported.series import read_request
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.series import Series
@@ -59,6 +69,26 @@ def test_what_kubernetes_says_of_nodes_is_told_of_them() -> None:
         "n2": {(capacity, "nvidia_com_gpu"): 0},
         "n3": {(capacity, "alpha_kubernetes_io_nvidia_gpu"): 4},
     }
+
+
+@pytest.mark.parametrize("road", ["remote write", "page", "otlp"])
+def test_a_node_may_have_all_the_labels_that_node_feature_discovery_gives_it(road: str) -> None:
+    features = {f"label_feature_node_kubernetes_io_cpu_cpuid_{number}": "true" for number in range(150)}
+    labels = {"node": "n1", "label_nvidia_com_gpu_count": "8", **features}
+    if road == "remote write":
+        found = read_request(
+            WriteDecoder().decode_1(encode_1([Written({**labels, "__name__": "kube_node_labels"}, 1.0, T0)]))
+        )
+    elif road == "page":
+        text = ",".join(f'{name}="{value}"' for name, value in labels.items())
+        page = TextParser().parse(f"kube_node_labels{{{text}}} 1 {T0 // 1_000_000}\n".encode())
+        found = read_request(as_request(page))
+    else:
+        told = OtlpMetric("kube_node_labels", Kind.GAUGE, [OtlpPoint(1, T0, 0, labels)])
+        found = read_points(decode_metrics(encode_metrics([ResourceMetrics({}, [told])])))
+    assert (found.problems, found.nameless) == ({}, 0)
+    ((sample,),) = found.machines.values()
+    assert [one.value for one in sample.dims] == [8]
 
 
 @pytest.mark.parametrize("value", [-1.0, float("inf"), float("nan")])

@@ -9,7 +9,7 @@ class TextLimits(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         page_bytes: of the page as text, after decompression.
         line_bytes: of one line.
-        labels: of one series.
+        labels: of one series; a Kubernetes node with feature discovery has more than a hundred.
         name_bytes: of a metric's or label's name.
         value_bytes: of one label's value, as it came. A longer one costs its line: cut short, it could
             become somebody else's identity.
@@ -20,7 +20,7 @@ class TextLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     page_bytes: int = 64 << 20
     line_bytes: int = 64 << 10
-    labels: int = 64
+    labels: int = 256
     name_bytes: int = 256
     value_bytes: int = 4 << 10
     series: int = 500_000

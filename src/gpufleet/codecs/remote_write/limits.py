@@ -10,7 +10,7 @@ class WriteLimits(msgspec.Struct, frozen=True, kw_only=True):
         body_bytes: as it came.
         message_bytes: after decompression; told by the snappy header, and checked before anything is unpacked.
         samples, series, symbols: of one request.
-        labels: of one series.
+        labels: of one series; a Kubernetes node with feature discovery has more than a hundred.
         name_bytes, value_bytes: of a label's name and value.
         kept: series that are remembered between requests; beyond it the memory starts anew.
         others: names of no use to the reader that are remembered between requests; so, too.
@@ -21,7 +21,7 @@ class WriteLimits(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 250_000
     series: int = 100_000
     symbols: int = 1_000_000
-    labels: int = 64
+    labels: int = 256
     name_bytes: int = 256
     value_bytes: int = 4 << 10
     kept: int = 500_000
