@@ -133,7 +133,7 @@ async def test_a_sender_s_clock_that_was_set_makes_it_suspect_and_never_silent(h
     sender = await hub.sender(node)
     assert sender.liveness.state is State.LIVE
     assert sender.clock_ahead_seconds == pytest.approx(by, abs=1)
-    assert sender.liveness.suspect == (f"its clock is 3600 s {'ahead' if by > 0 else 'behind'} of the hub's",)
+    assert sender.liveness.suspect == (f"its clock is 3600 s {'ahead of' if by > 0 else 'behind'} the hub's",)
     freshness = (await hub.cluster()).freshness
     assert freshness is not None
     assert freshness.clock_ahead_seconds == pytest.approx(by, abs=1)
