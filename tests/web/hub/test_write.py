@@ -202,7 +202,7 @@ async def test_what_can_be_taken_of_a_request_is_and_the_rest_is_said_never_to_b
     site: Site, encode: Callable[[list[Point]], bytes], content_type: str
 ) -> None:
     at = now_ms()
-    crowded = {f"label_{number}": "x" for number in range(70)}
+    crowded = {f"label_{number}": "x" for number in range(300)}
     bad = [
         Point({**point("DCGM_FI_DEV_POWER_USAGE", 1, 1.0, at).labels, **crowded}, 1.0, at),
         Point({**point("DCGM_FI_DEV_POWER_USAGE", 2, 1.0, at).labels, "note": "x" * 5000}, 1.0, at),
