@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.codecs.bundle import MAX_BODIES, pack, unpack
+from gpufleet.codecs.bundle import MAX_BODIES, pack, parse_waited, render_waited, unpack
 from gpufleet.model.errors import WireError, WireLimitError
 
 
@@ -44,3 +44,20 @@ def test_bodies_are_bounded_in_number() -> None:
 
 def test_the_bytes_are_as_documented() -> None:
     assert pack([b"abc", b""]) == bytes.fromhex("03000000 616263 00000000")
+
+
+@given(st.lists(st.integers(0, 10**17), min_size=1, max_size=20))
+def test_how_long_bodies_waited_is_told_in_milliseconds_begun(waited: list[int]) -> None:
+    told = parse_waited(render_waited(waited), len(waited))
+    assert all(0 <= long - one < 10**6 for long, one in zip(told, waited, strict=True))
+
+
+@pytest.mark.parametrize("text", ["", "1,", "-1", "1.5", "1;2", " 1", "1" * 13, "\u0661"])
+def test_a_wait_that_is_no_number_is_refused(text: str) -> None:
+    with pytest.raises(WireError, match="write milliseconds"):
+        parse_waited(text, 1)
+
+
+def test_there_is_one_wait_a_body() -> None:
+    with pytest.raises(WireError, match="2 numbers, and 3 bodies"):
+        parse_waited("1,2", 3)

@@ -8,7 +8,7 @@ from typing import Self
 from aiohttp import web
 
 from gpufleet.codecs.batch import decode
-from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, unpack
+from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, WAITED_HEADER, unpack
 from gpufleet.model.wire import WireBatch
 
 Answer = tuple[int, dict[str, str]]
@@ -24,6 +24,7 @@ class FakeHub:
         self.takes_bundles = True
         self.words: str | None = None
         self.tokens: set[str] = set()
+        self.waited: list[str] = []
         self.url = ""
         self.arrived = asyncio.Event()
 
@@ -53,6 +54,7 @@ class FakeHub:
 
     async def _take(self, request: web.Request) -> web.Response:
         self.tokens.add(request.headers.get("Authorization", ""))
+        self.waited.append(request.headers.get(WAITED_HEADER, ""))
         if request.content_type == BUNDLE_CONTENT_TYPE and self.takes_bundles:
             answers = [self._judge(body)[0] for body in unpack(await request.read())]
             return web.json_response({"answers": [{"status": status} for status in answers]})

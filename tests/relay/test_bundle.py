@@ -9,16 +9,18 @@ from typing import Any
 
 import pytest
 
-from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, MAX_BODIES, pack
+from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, MAX_BODIES, WAITED_HEADER, pack
 from gpufleet.config.hub import IngestConfig
+from gpufleet.model.machine import Machine
 from tests.fakes.batches import body
 from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, now, running_site
 
 
-async def post(site: Site, content: bytes) -> tuple[int, Any]:
+async def post(site: Site, content: bytes, **more: str) -> tuple[int, Any]:
     def exchange() -> tuple[int, Any]:
-        headers = {"Content-Type": BUNDLE_CONTENT_TYPE}
+        headers = {"Content-Type": BUNDLE_CONTENT_TYPE, **more}
         request = urllib.request.Request(f"{site.hub.url}/v1/batches", data=content, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
@@ -54,6 +56,34 @@ async def test_each_body_has_its_own_answer(tmp_path: Path) -> None:
 
         await wait_until_async(stored, what="two batches in the store")
         assert 'gpufleet_hub_rejected_batches_total{reason="bad_batch"} 1' in await site.text("/metrics")
+
+
+async def test_a_value_that_waited_at_a_relay_is_as_old_as_that(tmp_path: Path) -> None:
+    other = Machine(name="node-b", machine_id="b" * 32)
+    async with running_site(tmp_path) as site:
+        then = now() - 600 * 10**9
+        bodies = [body(1, then), body(1, then, sender="node-b", epoch="f" * 32, machine=other)]
+        assert (await post(site, pack(bodies), **{WAITED_HEADER: "600000,40000"}))[0] == 200
+
+        async def stored() -> bool:
+            return len(site.store.seqs) == 2
+
+        await wait_until_async(stored, what="two batches in the store")
+        _, page = await site.ask("/v1/nodes")
+        told = {one["machine"]["machine"]["name"]: one for one in page["items"]}
+        assert {name: (one["stale"], one["gpus_reporting"]) for name, one in told.items()} == {
+            "node-a": (True, 0),
+            "node-b": (False, 2),
+        }
+
+
+async def test_a_wait_that_is_none_is_refused(tmp_path: Path) -> None:
+    async with running_site(tmp_path) as site:
+        for content, kind in ((pack([body(1, now())]), BUNDLE_CONTENT_TYPE), (body(1, now()), CONTENT_TYPE)):
+            headers = {"Content-Type": kind, WAITED_HEADER: "soon"}
+            status, answer = await post(site, content, **headers)
+            assert (status, answer["error"], answer["field"]) == (400, "bad_waited", WAITED_HEADER)
+        assert site.store.seqs == []
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from tests.support.processes import free_port
 from tests.support.waiting import wait_until_async
 
 NOW = 10**18
+WAITED = 7  # seconds
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ async def forwarding(
         connections=connections,
         refused=Refused(folder / "refused"),
         renumbering=Renumbering(ledger or Ledger({})),
+        now_ns=lambda: NOW + WAITED * 10**9,
         jitter=lambda: 0.0,
         hold_seconds=hold,
     )
@@ -74,6 +76,29 @@ async def test_every_body_arrives_as_it_came(wal: Wal, tmp_path: Path) -> None:
         await until_empty(wal)
         assert hub.taken[-1].seq == 2001
         assert {(batch.sender, batch.epoch) for batch in hub.taken} == {("node-a", hub.taken[0].epoch)}
+
+
+async def test_the_next_hub_is_told_how_long_each_waited(wal: Wal, tmp_path: Path) -> None:
+    await wal.append(NOW, body(1, NOW))
+    await wal.append(NOW + 5 * 10**9, body(2, NOW), 90 * 10**9)  # it had waited at another relay
+    await wal.append(NOW + 60 * 10**9, body(3, NOW))  # the clock was set back since
+    wal.close()
+    reopened = Wal.open(tmp_path / "wal", max_bytes=64 << 20, max_body_bytes=1 << 20)
+    list(reopened.replay())
+    assert reopened.oldest_received_at == NOW
+    async with FakeHub.running() as hub, forwarding(reopened, hub.url, tmp_path, connections=1):
+        await until_empty(reopened)
+        assert hub.waited == ["0,92000,7000"]  # the newest first
+    reopened.close()
+
+
+async def test_a_hub_without_bundles_is_told_one_by_one(wal: Wal, tmp_path: Path) -> None:
+    await fill(wal, 2)
+    async with FakeHub.running() as hub:
+        hub.takes_bundles = False
+        async with forwarding(wal, hub.url, tmp_path, connections=1):
+            await until_empty(wal)
+        assert hub.waited == ["7000,7000", "7000", "7000"]
 
 
 async def test_the_newest_are_among_the_first(wal: Wal, tmp_path: Path) -> None:

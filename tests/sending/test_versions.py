@@ -103,6 +103,7 @@ async def test_a_relay_keeps_it_too_and_passes_the_rest_on(tmp_path: Path, bundl
             connections=2,
             refused=Refused(tmp_path / "refused"),
             renumbering=Renumbering(Ledger({})),
+            now_ns=lambda: NOW,
             jitter=lambda: 0.0,
         )
         task = asyncio.create_task(forwarder.run())

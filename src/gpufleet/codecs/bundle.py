@@ -1,7 +1,8 @@
 """Several bodies in one post, each with its own answer. `docs/reference/batch.md` documents the bytes."""
 
+import re
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -15,7 +16,12 @@ LENGTH_BYTES = 4
 MAX_BODIES = 1024
 """In one bundle."""
 
+WAITED_HEADER = "Gpufleet-Waited"
+"""How long each body of a post waited at relays."""
+
 _LENGTH = struct.Struct("<I")
+_WAITED = re.compile(r"[0-9]{1,12}(,[0-9]{1,12})*", re.ASCII)
+_MILLISECOND_NS = 10**6
 
 
 class BodyAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -50,6 +56,25 @@ def pack(bodies: Iterable[bytes]) -> bytes:
     for body in bodies:
         parts += (_LENGTH.pack(len(body)), body)
     return b"".join(parts)
+
+
+def render_waited(waited: Iterable[int]) -> str:
+    """Return the header's value for nanoseconds that each body of a post waited; no less than they did."""
+    return ",".join(str(-(-one // _MILLISECOND_NS)) for one in waited)
+
+
+def parse_waited(text: str, count: int) -> Sequence[int]:
+    """Return the nanoseconds that each body of a post waited.
+
+    Raises:
+        WireError: if the header's value is not a number of milliseconds for each of so many bodies.
+    """
+    if not _WAITED.fullmatch(text):
+        raise WireError(WAITED_HEADER, f"{text[:60]!r}: write milliseconds, a whole number a body, with commas between")
+    waited = [int(one) * _MILLISECOND_NS for one in text.split(",")]
+    if len(waited) != count:
+        raise WireError(WAITED_HEADER, f"{len(waited)} numbers, and {count} bodies")
+    return waited
 
 
 def unpack(content: bytes) -> list[bytes]:

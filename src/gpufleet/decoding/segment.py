@@ -16,8 +16,8 @@ class _Logged(msgspec.Struct, array_like=True):
 
 
 _LOGGED = msgspec.msgpack.Decoder(_Logged)
-_ARRAY_OF_TWO = b"\x92"
-"""How such a record begins; no batch does."""
+_ARRAYS = (b"\x92", b"\x93")
+"""How such a record begins, the one of an older build and this one's; no batch does."""
 
 
 def _fits(content: bytes) -> bool:
@@ -36,7 +36,7 @@ def _decode(source: Source) -> Decoded:
 
 
 def _body(record: bytes) -> bytes:
-    if not record.startswith(_ARRAY_OF_TWO):
+    if not record.startswith(_ARRAYS):
         return record
     try:
         return _LOGGED.decode(record).body

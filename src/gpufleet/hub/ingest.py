@@ -154,11 +154,13 @@ class Ingest:
         self._unpacked = unpacked
         self._in_flight: dict[tuple[SequenceKey, int], _OnItsWay] = {}
 
-    async def take(self, body: bytes, received_at: int, bound_to: str | None = None, *, relayed: bool = False) -> Taken:
+    async def take(
+        self, body: bytes, came_at: int, bound_to: str | None = None, *, waited_ns: int | None = None
+    ) -> Taken:
         """Make a batch durable, unless it is held already.
 
-        `bound_to` is the only cluster that its sender may post for, if it is bound to one. `relayed` says that it came
-        by a relay, where it may have waited.
+        `bound_to` is the only cluster that its sender may post for, if it is bound to one. `waited_ns` is how long it
+        waited at relays, as far as those told; None where it came by none.
 
         Raises:
             WireError: if the body is not a batch; its subclasses say when it is of another version or too large.
@@ -169,13 +171,19 @@ class Ingest:
             EpochConflictError: if its epoch is another machine's too; its sender must take a new one.
             SpoolError: if it cannot be made durable now; it must be sent again.
         """
-        (taken,) = await self.take_all([body], received_at, bound_to, relayed=relayed)
+        waited = None if waited_ns is None else [waited_ns]
+        (taken,) = await self.take_all([body], came_at, bound_to, waited=waited)
         if isinstance(taken, GpufleetError):
             raise taken
         return taken
 
     async def take_all(
-        self, bodies: Sequence[bytes], received_at: int, bound_to: str | None = None, *, relayed: bool = False
+        self,
+        bodies: Sequence[bytes],
+        came_at: int,
+        bound_to: str | None = None,
+        *,
+        waited: Sequence[int] | None = None,
     ) -> list[Taken | GpufleetError]:
         """Make batches durable together; return for each body in turn what `take` would have returned or raised.
 
@@ -183,11 +191,12 @@ class Ingest:
         """
         group = _Group()
         judged: list[Taken | _OnItsWay | GpufleetError] = []
-        for body in bodies:
+        for place, body in enumerate(bodies):
             weight = weigh(body)
+            waited_ns = None if waited is None else waited[place]
             try:
                 batch, digest = _read(body) if weight <= SMALL_BYTES else await self._read_beside(body)
-                judged.append(self._judge(group, body, batch, digest, weight, received_at, bound_to, relayed=relayed))
+                judged.append(self._judge(group, body, batch, digest, weight, came_at, bound_to, waited_ns))
             except GpufleetError as error:
                 judged.append(_bare(error))
         return [await self._settled(one) if isinstance(one, _OnItsWay) else one for one in judged]
@@ -199,10 +208,9 @@ class Ingest:
         batch: WireBatch,
         digest: int,
         weight: int,
-        received_at: int,
+        came_at: int,
         bound_to: str | None,
-        *,
-        relayed: bool,
+        waited_ns: int | None,
     ) -> Taken | _OnItsWay:
         """Return the answer, or what it waits for; what is new joins the group. Raises as `take`."""
         if bound_to is not None and batch.cluster != bound_to:
@@ -218,7 +226,7 @@ class Ingest:
         if begun is not None and begun.digest != digest:
             words = f"number {batch.seq} came with another content"
         if words:
-            raise self._conflict(batch, words, received_at)
+            raise self._conflict(batch, words, came_at)
         if begun is not None:
             return msgspec.structs.replace(begun, standing=Standing.DUPLICATE)
         if self._ledger.is_full(key, batch.seq):
@@ -226,7 +234,14 @@ class Ingest:
         if words := self._turned_away(batch):
             raise TurnedAwayError(f"the next hub does not take it yet: {words}")
         known = self._ledger.knows(key)
-        word = Word(batch=batch, received_at=received_at, known_epoch=known, relayed=relayed)
+        waited = min(waited_ns or 0, came_at - 1)
+        word = Word(
+            batch=batch,
+            received_at=came_at - waited,
+            known_epoch=known,
+            relayed=waited_ns is not None,
+            waited_ns=waited,
+        )
         way = _OnItsWay(group, len(group.coming), digest, Standing.ACCEPTED, batch.seq)
         group.coming.append(_Coming(key, word, body, digest, weight))
         self._in_flight[key, batch.seq] = way
@@ -234,7 +249,7 @@ class Ingest:
             self._coming.setdefault(key.cluster, set()).add(key)
         if group.appended is None:
             # A task of its own: a client that goes away must not leave the ledger and the disk in disagreement.
-            group.appended = asyncio.create_task(self._append(group.coming, received_at))
+            group.appended = asyncio.create_task(self._append(group.coming, came_at))
         return way
 
     async def _settled(self, way: _OnItsWay) -> Taken | GpufleetError:
@@ -257,9 +272,11 @@ class Ingest:
     async def _read_beside(self, body: bytes) -> tuple[WireBatch, int]:
         return await asyncio.get_running_loop().run_in_executor(self._decoding, _read, body)
 
-    async def _append(self, coming: Sequence[_Coming], received_at: int) -> list[int | SpoolError]:
+    async def _append(self, coming: Sequence[_Coming], came_at: int) -> list[int | SpoolError]:
         try:
-            numbers = await self._wal.append_all(received_at, [one.body for one in coming])
+            numbers = await self._wal.append_all(
+                came_at, [one.body for one in coming], [one.word.waited_ns for one in coming]
+            )
             for one, number in zip(coming, numbers, strict=True):
                 if isinstance(number, int):
                     self._hold(one, number)
@@ -270,7 +287,7 @@ class Ingest:
         return numbers
 
     def _hold(self, one: _Coming, number: int) -> None:
-        self._ledger.hold(one.key, one.word.batch, one.digest, one.word.received_at)
+        self._ledger.hold(one.key, one.word.batch, one.digest, one.word.received_at + one.word.waited_ns)
         if self._unpacked is not None and one.weight <= SMALL_BYTES:
             self._unpacked.keep(number, one.word.batch, one.digest, one.weight)
         if self._accepted is not None:

@@ -52,10 +52,11 @@ class Forwarder:
         connections: int,
         refused: Refused,
         renumbering: Renumbering,
+        now_ns: Callable[[], int],
         jitter: Callable[[], float] = random.random,
         hold_seconds: float = HOLD_SECONDS,
     ) -> None:
-        """Take the log, the next hub, and what is done with bodies that it does not take as they are.
+        """Take the log, the next hub, what is done with bodies that it does not take as they are, and a clock.
 
         `jitter` gives numbers from 0 to 1.
         """
@@ -72,6 +73,7 @@ class Forwarder:
         self._connections = connections
         self._aside = refused
         self._renumbering = renumbering
+        self._now_ns = now_ns
         self._jitter = jitter
         self._busy: set[int] = set()  # numbers that are being posted, or held back
         self._reading = asyncio.Lock()
@@ -145,7 +147,9 @@ class Forwarder:
     async def _post(self, records: Sequence[WalRecord]) -> None:
         held_for: dict[int, float] = {}
         try:
-            answers = await self._hub.post_bundle([self._renumbering.body(record) for record in records])
+            now = self._now_ns()
+            waited = [max(0, now - record.received_at) for record in records]
+            answers = await self._hub.post_bundle([self._renumbering.body(record) for record in records], waited)
             done = [
                 record.seq
                 for record, answer in zip(records, answers, strict=True)
@@ -197,7 +201,7 @@ class Forwarder:
     async def _carry(self, record: WalRecord) -> bool:
         """Write a body to the log's end, so that its old file may go; False where there is no room."""
         try:
-            seq = await self._wal.append(record.received_at, self._renumbering.body(record))
+            seq = await self._wal.append(record.came_at, self._renumbering.body(record), record.waited_ns)
         except SpoolError as error:
             log.warning("a batch that the next hub does not take keeps its file of the log: %s", error)
             return False

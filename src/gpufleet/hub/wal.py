@@ -19,18 +19,26 @@ class WalRecord(msgspec.Struct, frozen=True):
 
     Attributes:
         seq: its number in the log.
-        received_at: nanoseconds since 1970 by the hub's clock.
+        received_at: nanoseconds since 1970 by the hub's clock, when the first relay had it, or the hub where none did.
         body: as it came.
+        waited_ns: how much of the time since then it waited at relays before it came here.
     """
 
     seq: int
     received_at: int
     body: bytes
+    waited_ns: int = 0
+
+    @property
+    def came_at(self) -> int:
+        """When it came here."""
+        return self.received_at + self.waited_ns
 
 
 class _Payload(msgspec.Struct, frozen=True, array_like=True):
-    received_at: int
+    came_at: int
     body: bytes
+    waited_ns: int = 0
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -90,7 +98,7 @@ class Wal:
 
     @property
     def oldest_received_at(self) -> int | None:
-        """When the oldest body that waits was received, or None when none does."""
+        """When the oldest body that waits came here, or None when none does."""
         oldest = self._spool.depth.oldest_seq
         return None if oldest is None else self._received.get(oldest)
 
@@ -104,19 +112,21 @@ class Wal:
 
         return is_gone
 
-    async def append(self, received_at: int, body: bytes) -> int:
-        """Make a body durable and return its number.
+    async def append(self, came_at: int, body: bytes, waited_ns: int = 0) -> int:
+        """Make a body durable and return its number; `waited_ns` is how long it waited at relays before it came.
 
         Raises:
             SpoolError: if the log is full or the disk refuses; the body may not be acknowledged then.
         """
-        (number,) = await self.append_all(received_at, [body])
+        (number,) = await self.append_all(came_at, [body], [waited_ns])
         if isinstance(number, SpoolError):
             raise number
         return number
 
-    async def append_all(self, received_at: int, bodies: Sequence[bytes]) -> list[int | SpoolError]:
+    async def append_all(self, came_at: int, bodies: Sequence[bytes], waited: Sequence[int]) -> list[int | SpoolError]:
         """Make bodies durable together; return the number of each, or why it may not be acknowledged.
+
+        `waited` has the nanoseconds that each of them waited at relays before it came.
 
         Raises:
             SpoolError: if the disk refuses; none of them may be acknowledged then.
@@ -124,11 +134,11 @@ class Wal:
         waiting = self.waiting_bytes
         numbers: list[int | SpoolError] = []
         fitting: list[bytes] = []
-        for body in bodies:
+        for body, waited_ns in zip(bodies, waited, strict=True):
             if waiting + len(body) > self._max_bytes:
                 numbers.append(SpoolError(f"the log is full: {waiting} bytes wait, of {self._max_bytes} allowed"))
                 continue
-            payload = _ENCODER.encode(_Payload(received_at, body))
+            payload = _ENCODER.encode(_Payload(came_at, body, waited_ns))
             fitting.append(payload)
             numbers.append(0)
             waiting += len(payload)
@@ -138,7 +148,7 @@ class Wal:
         for number in numbers:
             # What is older was written and forgotten before this line was reached.
             if isinstance(number, int) and oldest is not None and oldest <= number:
-                self._received[number] = received_at
+                self._received[number] = came_at
         return numbers
 
     def read(self, after: int, *, max_records: int, max_bytes: int) -> list[WalRecord]:
@@ -157,7 +167,7 @@ class Wal:
         after = 0
         while records := self.read(after, max_records=1000, max_bytes=16 << 20):
             for record in records:
-                self._received[record.seq] = record.received_at
+                self._received[record.seq] = record.came_at
                 yield record
             after = records[-1].seq
 
@@ -174,7 +184,9 @@ class Wal:
 
 def _records(read: list[tuple[int, bytes]]) -> list[WalRecord]:
     decoded = ((seq, _DECODER.decode(payload)) for seq, payload in read)
-    return [WalRecord(seq, payload.received_at, payload.body) for seq, payload in decoded]
+    return [
+        WalRecord(seq, payload.came_at - payload.waited_ns, payload.body, payload.waited_ns) for seq, payload in decoded
+    ]
 
 
 class WalDepth(msgspec.Struct, frozen=True):
@@ -199,4 +211,4 @@ def depth_of(folder: Path) -> WalDepth:
         oldest = _DECODER.decode(found.oldest)
     except msgspec.MsgspecError as error:
         raise SpoolError(f"{folder}: the oldest record is none of a log: {error}") from error
-    return WalDepth(found.records, found.size, oldest.received_at)
+    return WalDepth(found.records, found.size, oldest.came_at)

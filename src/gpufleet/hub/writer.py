@@ -306,7 +306,7 @@ class Writer:
         reported_at = run.order.place(batch.seq, least if is_new else None)
         if is_new:
             words[who] = heard(before, batch, received_at=received_at, reported_at=reported_at)
-        run.hold(batch, item.digest, received_at)
+        run.hold(batch, item.digest, item.record.came_at)
         told = item.accepted
         return Accepted(
             received_at=received_at, reported_at=reported_at, machine_ids=told.machine_ids, batch=told.batch

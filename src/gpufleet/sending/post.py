@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from gpufleet.codecs.batch import CONTENT_TYPE, in_version, version_of
-from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BundleAnswer, pack
+from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, WAITED_HEADER, BundleAnswer, pack, render_waited
 from gpufleet.model.errors import ConfigError, WireError
 from gpufleet.model.wire import OLDEST_VERSION, WIRE_VERSION
 from gpufleet.sending.backoff import parse_retry_after
@@ -143,35 +143,39 @@ class HubClient(Session):
         (answer,) = await self.post_bundle([body])
         return answer
 
-    async def post_bundle(self, bodies: Sequence[bytes]) -> list[Answer]:
-        """Post several batches at once; return one answer each.
+    async def post_bundle(self, bodies: Sequence[bytes], waited: Sequence[int] | None = None) -> list[Answer]:
+        """Post several batches at once; return one answer each. A relay tells how many nanoseconds each has waited.
 
         A hub that refuses the bundle as such (an older one does not know bundles) gets them one by one. One that does
         not read their version gets them, and whatever it is given after them, in the oldest.
         """
         if self._is_older:
-            return await self._post_all([_oldest(body) for body in bodies])
-        answers = await self._post_all(bodies)
+            return await self._post_all([_oldest(body) for body in bodies], waited)
+        answers = await self._post_all(bodies, waited)
         unread = {at: _oldest(bodies[at]) for at, answer in enumerate(answers) if answer.error == BAD_VERSION}
         unread = {at: body for at, body in unread.items() if body is not bodies[at]}
         if unread:
             self._is_older = True
-            for at, answer in zip(unread, await self._post_all(list(unread.values())), strict=True):
+            long = None if waited is None else [waited[at] for at in unread]
+            for at, answer in zip(unread, await self._post_all(list(unread.values()), long), strict=True):
                 answers[at] = answer
         return answers
 
-    async def _post_all(self, bodies: Sequence[bytes]) -> list[Answer]:
+    async def _post_all(self, bodies: Sequence[bytes], waited: Sequence[int] | None) -> list[Answer]:
         if len(bodies) == 1:
-            return [await self._post(bodies[0], CONTENT_TYPE)]
-        whole = await self._post(pack(bodies), BUNDLE_CONTENT_TYPE)
+            return [await self._post(bodies[0], CONTENT_TYPE, waited)]
+        whole = await self._post(pack(bodies), BUNDLE_CONTENT_TYPE, waited)
         if whole.verdict in (Verdict.REFUSED, Verdict.CONFLICT):
-            return [await self._post(body, CONTENT_TYPE) for body in bodies]
+            each = [None] * len(bodies) if waited is None else [[one] for one in waited]
+            return [await self._post(body, CONTENT_TYPE, one) for body, one in zip(bodies, each, strict=True)]
         if whole.verdict is Verdict.LATER:
             return [whole] * len(bodies)
         return _each(whole, len(bodies))
 
-    async def _post(self, content: bytes, content_type: str) -> Answer:
+    async def _post(self, content: bytes, content_type: str, waited: Sequence[int] | None) -> Answer:
         headers = {"Content-Type": content_type}
+        if waited is not None:
+            headers[WAITED_HEADER] = render_waited(waited)
         if self._relays is not None:
             headers[RELAY_HEADER] = self._relays()
         try:

@@ -393,4 +393,4 @@ def replay(wal: Wal, ledger: Ledger, senders: dict[tuple[str, str], SenderState]
         if senders is not None and is_news(before, batch, known_epoch=ledger.knows(key)):
             newest = heard(before, batch, received_at=record.received_at)
             senders[who] = SenderState(cluster=batch.cluster, sender=batch.sender, heard=newest)
-        ledger.hold(key, batch, digest_of(record.body), record.received_at)
+        ledger.hold(key, batch, digest_of(record.body), record.came_at)

@@ -78,6 +78,7 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
             connections=config.relay.connections,
             refused=Refused(config.folder / "refused"),
             renumbering=Renumbering(ledger),
+            now_ns=clock.now_ns,
         )
 
         def accepted(word: Word) -> None:

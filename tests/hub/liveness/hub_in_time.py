@@ -154,10 +154,11 @@ class HubInTime:
         oldest = self.wal.oldest_received_at
         return 0.0 if oldest is None else (self.clock.now_ns() - oldest) / 1e9
 
-    async def take(self, *bodies: bytes, relayed: bool = False) -> None:
+    async def take(self, *bodies: bytes, relayed: bool = False, waited: float = 0.0) -> None:
+        """Take what comes; through a relay, which tells for how many seconds it waited there."""
         for body in bodies:
             with contextlib.suppress(EpochConflictError):
-                await self.ingest.take(body, self.clock.now_ns(), relayed=relayed)
+                await self.ingest.take(body, self.clock.now_ns(), waited_ns=int(waited * 1e9) if relayed else None)
         if self.flushes:
             await asyncio.to_thread(self._flush)
 

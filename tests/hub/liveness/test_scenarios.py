@@ -310,6 +310,29 @@ async def test_backlog_alone_does_not_make_a_relayed_sender_live(hub: HubInTime)
     assert (await hub.sender(node)).liveness.silent_seconds == pytest.approx(800, abs=5)
 
 
+async def test_what_waited_at_a_relay_is_of_when_it_came_there(hub: HubInTime) -> None:
+    """The first words of a sender, of which no other tells how long they were on their way."""
+    (node,) = nodes(1)
+    waiting = [node.body(hub.clock)]
+    await hub.lets_pass(INTERVAL)
+    waiting.append(node.body(hub.clock))
+    await hub.lets_pass(600)  # it dies, and the relay reaches the hub only now
+    await hub.take(*waiting, relayed=True, waited=600)
+    for _ in range(2):
+        assert await state_of(hub, node) is State.STALE
+        assert (await hub.sender(node)).liveness.silent_seconds == pytest.approx(600, abs=1)
+        assert (await hub.sender(node)).clock_ahead_seconds == pytest.approx(0, abs=1)
+        record = await hub.cluster()
+        assert record.coverage is not None
+        assert record.coverage.reporting == 0
+        hub.is_down_for(1)
+    await hub.lets_pass(INTERVAL, [node], relayed=True)
+    assert await state_of(hub, node) is State.LIVE
+    record = await hub.cluster()
+    assert record.coverage is not None
+    assert record.coverage.reporting > 0
+
+
 async def test_a_dead_sender_is_not_waited_for(hub: HubInTime) -> None:
     every = nodes(2)
     await hub.lets_pass(INTERVAL, every)

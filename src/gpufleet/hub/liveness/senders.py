@@ -34,15 +34,17 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         batch: which.
-        received_at: nanoseconds since 1970 by the hub's clock.
+        received_at: nanoseconds since 1970 by the hub's clock, when the first relay had it, or the hub where none did.
         known_epoch: whether an earlier batch of its epoch is held.
-        relayed: whether a relay brought it, where it may have waited: receipt alone shows nothing then.
+        relayed: whether a relay brought it, where it may have waited for longer than was told.
+        waited_ns: how long it waited at relays, as far as those told.
     """
 
     batch: WireBatch
     received_at: int
     known_epoch: bool
     relayed: bool = False
+    waited_ns: int = 0
 
 
 class SenderLife(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +131,8 @@ class Senders:
             differences, burst_at = lowered(known.differences, difference), known.burst_at
         else:
             differences, burst_at = followed(known.differences, difference, WORDS_COMPARED), now
-        waited = (difference - least(differences, WORDS_COMPARED)) / NANOS if word.relayed else 0.0
+        late = difference - least(differences, WORDS_COMPARED) if word.relayed else 0
+        waited = (word.waited_ns + late) / NANOS
         news = heard(before, batch, received_at=word.received_at)
         # A target that did not answer again: what came is who asked, not the target.
         silent = known if known is not None and _says_the_same(known.heard, news) else None

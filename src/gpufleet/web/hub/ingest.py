@@ -2,6 +2,7 @@
 
     200 {"status": "accepted" | "duplicate", "seq"}    durable: the sender may forget it
     400 bad_batch, bad_version    the body is not a batch, `field` names where
+    400 bad_waited                how long bodies waited at a relay is not told as it should be
     403 foreign_cluster           its cluster is not served here
     403 turned_away               a relay's next hub does not take what came of that sender before
     403 too_many_senders          its cluster has no room for another sender, or another epoch
@@ -14,9 +15,17 @@ Nothing but 200 is an acknowledgement. A bundle is one body of several batches; 
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from gpufleet.codecs.batch import CONTENT_TYPE, weigh
-from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BodyAnswer, BundleAnswer, unpack
+from gpufleet.codecs.bundle import (
+    BUNDLE_CONTENT_TYPE,
+    WAITED_HEADER,
+    BodyAnswer,
+    BundleAnswer,
+    parse_waited,
+    unpack,
+)
 from gpufleet.hub.counters import Counters
 from gpufleet.hub.ingest import (
     EpochConflictError,
@@ -39,6 +48,8 @@ from gpufleet.web.hub.respond import Receive, Scope, Send, header, respond
 RETRY_AFTER_SECONDS = 2
 
 _CONTENT_TYPES = {CONTENT_TYPE, "application/msgpack", "application/x-msgpack", BUNDLE_CONTENT_TYPE}
+
+_WAITED = WAITED_HEADER.lower().encode()
 
 BUNDLE_MESSAGE_BYTES = 256 << 20
 """What the bodies of a bundle may unpack to together. One that does not tell counts for all that a body may."""
@@ -74,9 +85,9 @@ class BatchEndpoint:
             content = await body.read_whole(scope, receive, self._timeout)
             taken: Taken | BundleAnswer
             if content_type == BUNDLE_CONTENT_TYPE:
-                taken = await self._take_bundle(content, bound_to)
+                taken = await self._take_bundle(content, bound_to, _header(scope, _WAITED))
             else:
-                taken = await self._take(content, bound_to)
+                taken = await self._take(content, bound_to, _header(scope, _WAITED))
         except GoneError:
             self._counters.rejected["client_gone"] += 1
             return
@@ -96,7 +107,7 @@ class BatchEndpoint:
             raise RefusedError(415, "bad_content_type", "a batch compresses itself", "Content-Encoding")
         return content_type
 
-    async def _take_bundle(self, content: bytes, bound_to: str | None) -> BundleAnswer:
+    async def _take_bundle(self, content: bytes, bound_to: str | None, told: str) -> BundleAnswer:
         try:
             bodies = unpack(content)
             weight = sum(map(weigh, bodies))
@@ -107,15 +118,17 @@ class BatchEndpoint:
             raise RefusedError(413, "too_large", str(error), error.field) from error
         except WireError as error:
             raise RefusedError(400, "bad_bundle", str(error), error.field) from error
+        waited = list(_waited(told, len(bodies)) or [0] * len(bodies))  # a relay that tells nothing is an older one
         tasks: list[asyncio.Task[list[BodyAnswer]]] = []
         async with asyncio.TaskGroup() as parts:
             for group in groups(bodies):
-                tasks.append(parts.create_task(self._take_group(group, bound_to)))
+                tasks.append(parts.create_task(self._take_group(group, bound_to, waited[: len(group)])))
+                del waited[: len(group)]
                 await asyncio.sleep(0)  # other requests have a turn
         return BundleAnswer([answer for task in tasks for answer in task.result()])
 
-    async def _take_group(self, bodies: list[bytes], bound_to: str | None) -> list[BodyAnswer]:
-        return [self._answer(one) for one in await self._take_all(bodies, bound_to, relayed=True)]
+    async def _take_group(self, bodies: list[bytes], bound_to: str | None, waited: Sequence[int]) -> list[BodyAnswer]:
+        return [self._answer(one) for one in await self._take_all(bodies, bound_to, waited)]
 
     def _answer(self, taken: Taken | RefusedError) -> BodyAnswer:
         if isinstance(taken, Taken):
@@ -135,21 +148,31 @@ class BatchEndpoint:
         if refused.status == 503:
             self._listening.turned_away()
 
-    async def _take(self, content: bytes, bound_to: str | None) -> Taken:
-        (taken,) = await self._take_all([content], bound_to, relayed=False)
+    async def _take(self, content: bytes, bound_to: str | None, told: str) -> Taken:
+        (taken,) = await self._take_all([content], bound_to, _waited(told, 1))
         if isinstance(taken, RefusedError):
             raise taken
         return taken
 
     async def _take_all(
-        self, bodies: list[bytes], bound_to: str | None, *, relayed: bool
+        self, bodies: list[bytes], bound_to: str | None, waited: Sequence[int] | None
     ) -> list[Taken | RefusedError]:
         self._counters.received_bodies += len(bodies)
         self._counters.received_bytes += sum(map(len, bodies))
-        taken = await self._ingest.take_all(bodies, self._clock.now_ns(), bound_to, relayed=relayed)
+        taken = await self._ingest.take_all(bodies, self._clock.now_ns(), bound_to, waited=waited)
         if any(isinstance(one, Taken) for one in taken):
             self._listening.took()
         return [one if isinstance(one, Taken) else _refusal(one) for one in taken]
+
+
+def _waited(told: str, count: int) -> Sequence[int] | None:
+    """Return for how long each body waited at relays, or None where nothing is told of that. Raises RefusedError."""
+    if not told:
+        return None
+    try:
+        return parse_waited(told, count)
+    except WireError as error:
+        raise RefusedError(400, "bad_waited", str(error), error.field) from error
 
 
 def _refusal(error: GpufleetError) -> RefusedError:

@@ -38,7 +38,7 @@ WORDS = {
     "lane": "schedule that it is read on: static, fast, slow, event",
     "provenance": "who measured: `host_local_probe`, `slice_guest`, `imported`, …",
     "measured_at": "when it was measured, by the machine's clock",
-    "received_at": "when the hub received it, by the hub's clock",
+    "received_at": "when the hub received it, or the first relay before it, by the hub's clock",
     "reported_at": "when it was last told, by the hub's clock",
     "epoch": "run of the sender's sequence numbers",
     "seq": "number of the batch in it",
