@@ -39,6 +39,7 @@ _MESSAGES: dict[str, list[tuple[int, str, str, bool]]] = {
         (1, "labels_refs", "uint32", True),
         (2, "samples", "Sample", True),
         (3, "histograms", "Histogram", True),
+        (4, "exemplars", "Exemplar", True),
         (5, "metadata", "Metadata2", False),
         (6, "created_timestamp", "int64", False),
     ],

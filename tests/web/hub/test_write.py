@@ -13,6 +13,7 @@ from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
 from gpufleet.config.hub import FlushConfig, HubConfig
 from gpufleet.wiring.hub import running_hub
 from tests.fakes.store import MemoryStore
+from tests.support.remote_write import request
 from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, running_site
 
@@ -86,7 +87,7 @@ async def test_a_cluster_joins_by_writing(site: Site, encode: object, content_ty
     status, headers, body = await write(site.hub.url, encode(points), content_type)  # type: ignore[operator]
     assert (status, body) == (204, b"")
     if content_type == V2:
-        assert headers["x-prometheus-remote-write-samples-written"] == "4"
+        assert headers["x-prometheus-remote-write-samples-written"] == "5"
 
     async def stored() -> bool:
         return len(await gpus(site)) == 2
@@ -195,6 +196,22 @@ async def test_what_is_refused_in_version_2_says_that_nothing_was_written(
     assert status in (400, 415)
     for kind in ("samples", "histograms", "exemplars"):
         assert headers.get(f"x-prometheus-remote-write-{kind}-written") == written
+
+
+async def test_a_prometheus_that_writes_all_that_it_has_is_told_of_no_failures(site: Site) -> None:
+    at = now_ms() // 1_000_000
+    told = [
+        {"labels_refs": [1, 2], "samples": [{"value": 1.0, "timestamp": at}], "exemplars": [{"value": 1.0}] * 2},
+        {"labels_refs": [1, 3], "histograms": [{"count": 3, "timestamp": at}] * 3, "exemplars": [{"value": 1.0}]},
+        {"labels_refs": [1, 4, 5, 6, 7, 8], "samples": [{"value": 1.0, "timestamp": at}]},
+        {"labels_refs": [1, 9, 5, 6, 7, 8], "samples": [{"value": 1.0, "timestamp": at}]},
+    ]
+    symbols = ["", "__name__", "up", "rpc_seconds", "DCGM_FI_DEV_GPU_TEMP", "UUID", "GPU-1", "Hostname", "n"]
+    body = request(2, symbols=[*symbols, "DCGM_FI_DEV_OF_TOMORROW"], timeseries=told)
+    for _ in range(2):  # once read, and once remembered
+        status, headers, _words = await write(site.hub.url, body, V2)
+        counts = {kind: headers.get(f"x-prometheus-remote-write-{kind}-written") for kind in KINDS}
+        assert (status, counts) == (204, {"samples": "2", "histograms": "3", "exemplars": "3"})
 
 
 @pytest.mark.parametrize(("encode", "content_type"), [(encode_1, V1), (encode_2, V2)])

@@ -30,7 +30,9 @@ _TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary
 # protobuf keys: field number << 3 | wire type
 _SERIES_1, _METADATA_1 = 1 << 3 | BYTES, 3 << 3 | BYTES
 _SYMBOL, _SERIES_2 = 4 << 3 | BYTES, 5 << 3 | BYTES
-_LABELS, _SAMPLE, _HISTOGRAM_2, _HISTOGRAM_1, _METADATA_2 = (number << 3 | BYTES for number in (1, 2, 3, 4, 5))
+_LABELS, _SAMPLE, _METADATA_2 = (number << 3 | BYTES for number in (1, 2, 5))
+_EXEMPLAR_1, _HISTOGRAM_1 = 3 << 3 | BYTES, 4 << 3 | BYTES
+_HISTOGRAM_2, _EXEMPLAR_2 = _EXEMPLAR_1, _HISTOGRAM_1  # the other way round
 _VALUE, _TIME = 1 << 3 | FIXED64, 2 << 3 | VARINT
 _FIRST, _SECOND = 1 << 3 | BYTES, 2 << 3 | BYTES
 _TYPE = 1 << 3 | VARINT
@@ -159,7 +161,7 @@ class WriteDecoder:
         except SeriesError as error:
             self._problem(error.problem)
             return
-        self._samples(data, at, end, series, _HISTOGRAM_1)
+        self._samples(data, at, end, series, _HISTOGRAM_1, _EXEMPLAR_1)
 
     def _pairs(self, data: bytes, at: int, end: int) -> list[tuple[str, str]]:
         pairs = []
@@ -203,7 +205,7 @@ class WriteDecoder:
         except SeriesError as error:
             self._problem(error.problem)
             return
-        self._samples(data, at, end, series, _HISTOGRAM_2, symbols)
+        self._samples(data, at, end, series, _HISTOGRAM_2, _EXEMPLAR_2, is_second=True)
 
     def _new(self, key: object, first: bytes | tuple[str, ...], pairs: list[tuple[str, str]]) -> Series:
         """Return a series that was not seen before; `first` is the key of its first label alone."""
@@ -224,7 +226,15 @@ class WriteDecoder:
         return other
 
     def _samples(
-        self, data: bytes, at: int, end: int, series: Series, histogram: int, symbols: list[str] | None = None
+        self,
+        data: bytes,
+        at: int,
+        end: int,
+        series: Series,
+        histogram: int,
+        exemplar: int,
+        *,
+        is_second: bool = False,
     ) -> None:
         """Take what stands behind a series' labels."""
         request, before = self._request, len(self._request.values)
@@ -240,9 +250,13 @@ class WriteDecoder:
                 at = skip(data, at, end, key)
                 if series.mark == _OTHER:
                     self._take(series, math.nan, 0)
+                    request.other_histograms += 1
                 else:
                     self._problem(WriteProblem.HISTOGRAM)
-            elif key == _METADATA_2 and symbols is not None:
+            elif key == exemplar and series.mark == _OTHER:
+                at = skip(data, at, end, key)
+                request.other_exemplars += 1
+            elif key == _METADATA_2 and is_second:
                 at, stop = span(data, at, end)
                 self._type(data, at, stop, series.name)
                 at = stop

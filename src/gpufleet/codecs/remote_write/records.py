@@ -28,6 +28,7 @@ class WriteRequest(msgspec.Struct):
         stale: samples that are stale markers: the source says that the series has ended.
         types: metric to its type, as far as metadata came.
         problems: samples that were not taken, by why (`WriteProblem`).
+        other_histograms, other_exemplars: of series of no use to the reader; such histograms are among the samples.
     """
 
     series: list[Series]
@@ -36,3 +37,5 @@ class WriteRequest(msgspec.Struct):
     stale: list[int]
     types: dict[str, str]
     problems: dict[str, int]
+    other_histograms: int = 0
+    other_exemplars: int = 0

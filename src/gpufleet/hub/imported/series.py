@@ -78,6 +78,8 @@ def read_request(request: WriteRequest, reader: str = READER, *, plain_pods: boo
         holders=holders,
         labels=labels,
         problems={str(problem): count for problem, count in request.problems.items()},
+        other_histograms=request.other_histograms,
+        other_exemplars=request.other_exemplars,
     )
 
 

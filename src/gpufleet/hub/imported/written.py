@@ -28,6 +28,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
         nameless: samples of which the labels do not tell which device or which machine they are of, and those of
             virtual machines that an agent on their host tells of: whose they are is its batches' to say.
         problems: samples that could not be taken, by why.
+        other_histograms, other_exemplars: of remote write, those of others; histograms are among `samples`, too.
     """
 
     machines: Mapping[Machine, tuple[Sample, ...]]
@@ -39,6 +40,8 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     events: Mapping[Machine, tuple[Event, ...]] = {}
     holders: Mapping[Machine, Mapping[tuple[str, int], frozenset[Holder]]] = {}
     labels: Mapping[str, int] = {}
+    other_histograms: int = 0
+    other_exemplars: int = 0
 
     @property
     def taken(self) -> int:

@@ -51,7 +51,7 @@ class RemoteWrite:
 
     def answer(self, scope: Scope, written: Written) -> Answer:
         """Say that it is durable, or that a part of it is, and in 2.0 how many samples were written."""
-        counts = _counts(written.taken) if _version(scope) == 2 else []
+        counts = _counted(written) if _version(scope) == 2 else []
         if not written.problems:
             return 204, counts, b""
         # As both versions of the format have it: 400 is what a writer never sends again, and what it counts and logs.
@@ -68,9 +68,17 @@ class RemoteWrite:
         return STATUS.get(refused.status, refused.status), headers, msgspec.json.encode(refused.answer)
 
 
-def _counts(samples: int) -> Headers:
-    """Say how many of each kind were written."""
-    counts = {"samples": samples, "histograms": 0, "exemplars": 0}
+def _counted(written: Written) -> Headers:
+    """Say how many of each kind were written. What is none of the hub's business is left, which is no failure.
+
+    Prometheus logs an error of each request of which less was written than it has, and counts that as lost (3.x).
+    """
+    samples = written.taken + sum(written.others.values()) - written.other_histograms
+    return _counts(samples, written.other_histograms, written.other_exemplars)
+
+
+def _counts(samples: int, histograms: int = 0, exemplars: int = 0) -> Headers:
+    counts = {"samples": samples, "histograms": histograms, "exemplars": exemplars}
     return [(f"x-prometheus-remote-write-{what}-written".encode(), b"%d" % n) for what, n in counts.items()]
 
 
