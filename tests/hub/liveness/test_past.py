@@ -115,6 +115,20 @@ def test_two_hundred_hubs_that_lived_for_a_second_each_are_kept_in_little_and_ma
     assert 200 <= lives.past.silence_since(spoke) < 2400  # those that are kept as one cost 15 s each
 
 
+def test_hubs_that_are_kept_as_one_over_a_clock_that_was_set_back_hold_little_against_anybody() -> None:
+    lives, words = Lives(), []
+    for step in (-2000.0, *[100_000.0] * (SPANS_KEPT + 6)):
+        lives.hears(30)
+        words.append((lives.clock.now_ns(), lives.heard))
+        lives.hears(30)
+        lives.clock.step(step)
+        lives.looks()
+    lives.hears(60)
+    assert len(lives.past.spans) <= SPANS_KEPT
+    for at, heard in words:
+        assert lives.past.silence_since(at) == pytest.approx(lives.heard - heard, abs=120)  # what two of them heard
+
+
 def test_long_ago_is_forgotten_and_whoever_spoke_then_is_lost() -> None:
     lives = Lives()
     spoke = lives.clock.now_ns()

@@ -17,7 +17,10 @@ SLACK_SECONDS = 0.5
 """By so much may the wall clock and the time of listening differ from one look to the next."""
 
 SPANS_KEPT = 64
-"""Spans that are kept; of more, the two with the least between them count as one."""
+"""Spans that are kept; of more, the two with the least between them count as one.
+
+What was heard in one of them is then out by no more than both of them heard, and by what was between them.
+"""
 
 KEPT_SECONDS = 2 * LOST_SECONDS
 """Spans that ended so much listening ago are forgotten: whoever spoke last in them is lost."""
@@ -98,5 +101,7 @@ class Past(msgspec.Struct, frozen=True):
             gaps = [one.silence_between(after) for one, after in itertools.pairwise(kept)]
             place = gaps.index(min(gaps))
             one, after = kept[place : place + 2]
-            kept[place : place + 2] = [Span(one.first, after.last, one.from_second, after.to_second)]
+            # Both of what a clock showed that was set back between them, or their words would be taken for others'.
+            first, last = min(one.first, after.first), max(one.last, after.last)
+            kept[place : place + 2] = [Span(first, last, one.from_second, after.to_second)]
         return type(self)(now, tuple(kept))
