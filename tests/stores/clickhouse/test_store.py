@@ -136,6 +136,25 @@ def test_a_view_is_described_as_its_newest_report_does(store: ClickHouseStore, c
     assert stored.sample.view.index == 3
 
 
+def test_what_a_write_says_anew_of_a_machine_is_answered_whatever_was_answered_before(
+    store: ClickHouseStore, cluster: str
+) -> None:
+    idle = DimValue("gpu_clock_event_active", ("gpu_idle",), 1)
+    told: list[tuple[int, tuple[DimValue, ...]]] = [(0, ()), (3, ()), (3, (idle,)), (3, ()), (0, (idle,))]
+    for number, (index, dims) in enumerate(told):
+        view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", index=index)
+        sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=T0 + number, values={}, dims=dims)
+        store.write([accept(cluster, "m", [sample], reported_at=T0 + number)], f"{cluster}-t{number}")
+        for _ in range(2):
+            (stored,) = store.latest(cluster, "m")
+            assert stored.sample == sample
+            assert store.latest(cluster, "m", view.key) == (stored,)
+    another = View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent=view.key)
+    sample = Sample(view=another, reader="nvml", lane=Lane.FAST, measured_at=T0, values={})
+    store.write([accept(cluster, "m", [sample], reported_at=T0 + 9)], f"{cluster}-another")
+    assert {stored.sample.view for stored in store.latest(cluster, "m")} == {view, another}
+
+
 def test_reader_status_is_the_newest_reported(store: ClickHouseStore, cluster: str) -> None:
     ok = ReaderStatus(reader="nvml", lane=Lane.FAST, state=ReaderState.OK, interval_seconds=10, last_attempt=T0)
     failed = ReaderStatus(

@@ -47,3 +47,13 @@ class DimRows:
             "float_value": self._floats,
         }
         return {column.name: columns[column.name] for column in DIM_SAMPLES.columns}
+
+
+def tellers(accepted: Sequence[Accepted]) -> set[tuple[str, str]]:
+    """Return (cluster, machine) of which batches have values with dimensions."""
+    return {
+        (one.batch.cluster, one.machine_ids[number])
+        for one in accepted
+        for block in one.batch.dims
+        for number in set(block.machine)
+    }

@@ -10,7 +10,7 @@ from gpufleet.model.stored import KnownGpus, Standing, StoredSample
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse.client import Handle
 from gpufleet.stores.clickhouse.declared import ON_BUS
-from gpufleet.stores.clickhouse.latest import fetch_views
+from gpufleet.stores.clickhouse.views import fetch_views
 
 UNNAMED = View(kind=ViewKind.GPU, side=Side.HOST, instance="").key
 """How the key of a GPU begins that is known by its place in a list only."""

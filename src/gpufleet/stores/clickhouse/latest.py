@@ -2,38 +2,29 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
-
-import msgspec
 
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import BY_ID, CATALOGUE, Lane, Metric, ValueType
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.stored import StoredSample
-from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.stores.clickhouse.absences import AbsenceSets, fetch_absences
+from gpufleet.stores.clickhouse.absences import fetch_absences
 from gpufleet.stores.clickhouse.client import Handle
-from gpufleet.stores.clickhouse.sets import EMPTY, ById
+from gpufleet.stores.clickhouse.few import fetch_newest
+from gpufleet.stores.clickhouse.met import Met
+from gpufleet.stores.clickhouse.remembered import Subject
+from gpufleet.stores.clickhouse.sets import EMPTY
+from gpufleet.stores.clickhouse.views import known_views
 
 Place = tuple[str, str, str, str, int]
 """(machine, view, reader, lane, measured_at): which sample."""
 
-_LATEST = """
+_SELECT = """
 SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
-    driver_session, absence_set, info_set, int_ids, int_values, float_ids, float_values,
-    (toUnixTimestamp64Nano(known_at), toUnixTimestamp64Nano(measured_at))
-FROM latest{final} WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
+    driver_session, absence_set, info_set, int_ids, int_values, float_ids, float_values, toUnixTimestamp64Nano(known_at)
 """
-
-_VIEWS = """
-SELECT machine, view, reader, kind, side, uuid, pci_address, instance, parent, index,
-    toUnixTimestamp64Nano(reported_at)
-FROM views{final} WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
-"""
-
-_FEW = 16
-"""Machines up to which the newest of the rows that are not merged yet is found here: FINAL takes longer for them."""
 
 _INFO = """
 SELECT DISTINCT info_set, metric, text
@@ -47,15 +38,12 @@ FROM dim_samples
 WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
     AND measured_at >= fromUnixTimestamp64Nano({oldest:Int64}, 'UTC')
     AND measured_at <= fromUnixTimestamp64Nano({newest:Int64}, 'UTC')
-    AND measured_at IN (SELECT fromUnixTimestamp64Nano(arrayJoin({instants:Array(Int64)}), 'UTC'))
+    AND toUnixTimestamp64Nano(measured_at) IN {instants:Array(Int64)}
 """
 
-
-class Met(msgspec.Struct, frozen=True):
-    """Sets that were met in answers before."""
-
-    absences: AbsenceSets = msgspec.field(default_factory=ById)
-    texts: ById[dict[str, Value]] = msgspec.field(default_factory=ById)
+_EVER = """
+SELECT DISTINCT machine FROM dim_samples WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
+"""
 
 
 def value_of(metric: Metric, stored: float) -> Value:
@@ -68,16 +56,16 @@ def fetch_latest(
 ) -> dict[str, tuple[StoredSample, ...]]:
     """Ask for the newest sample per view, reader and lane of each machine, in that order; of one view if given."""
     parameters: dict[str, Any] = {"cluster": cluster, "machines": list(machines)}
-    suffix = ""
-    if view is not None:
-        parameters["view"] = view
-        suffix = " AND view = {view:String}"
-    rows = _newest(handle.query(_merged(_LATEST, parameters) + suffix, parameters=parameters).result_rows, key=4)
-    if not rows:
-        return {}
-    views = fetch_views(handle, parameters, suffix)
+    subjects = [(cluster, machine) for machine in machines]
+    with met.views.asking(subjects) as may_keep_views, met.told_dims.asking(subjects) as may_keep_told:
+        # The rows first: what they point at was written before them
+        rows = fetch_newest(handle, _SELECT, "latest", parameters, key=4, rank=itemgetter(14, 4), view=view)
+        if not rows:
+            return {}
+        seen = {row[0] for row in rows if row[1]}
+        views = known_views(handle, met.views, may_keep_views, cluster, seen)
+        dims, dim_sets = _dims(handle, met, may_keep_told, cluster, rows, view)
     texts = _texts(handle, parameters, {row[9] for row in rows}, met)
-    dims, dim_sets = _dims(handle, parameters, suffix, rows)
     absences = fetch_absences(handle, {row[8] for row in rows} | dim_sets, met.absences)
     stored: dict[str, list[StoredSample]] = {}
     for row in rows:
@@ -109,38 +97,6 @@ def _values(row: tuple[Any, ...]) -> Iterable[tuple[str, Value]]:
                 yield metric.name, value_of(metric, value)
 
 
-def _merged(query: str, parameters: dict[str, Any]) -> str:
-    return query.replace("{final}", "" if len(parameters["machines"]) <= _FEW else " FINAL")
-
-
-def _newest(rows: Sequence[tuple[Any, ...]], key: int) -> list[tuple[Any, ...]]:
-    """Return of rows with the same first cells the one with the greatest last cell, in the order of those cells."""
-    newest: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-    for row in rows:
-        before = newest.get(row[:key])
-        if before is None or row[-1] > before[-1]:
-            newest[row[:key]] = row
-    return [row for _, row in sorted(newest.items())]
-
-
-def fetch_views(handle: Handle, parameters: dict[str, Any], suffix: str = "") -> dict[tuple[str, str, str], View]:
-    """Ask how each reader describes the views of machines: by machine, key and reader."""
-    return {
-        (machine, key, reader): View(
-            kind=ViewKind(kind),
-            side=Side(side),
-            uuid=uuid,
-            pci_address=pci_address,
-            instance=instance,
-            parent=parent,
-            index=index,
-        )
-        for machine, key, reader, kind, side, uuid, pci_address, instance, parent, index, _ in _newest(
-            handle.query(_merged(_VIEWS, parameters) + suffix, parameters=parameters).result_rows, key=3
-        )
-    }
-
-
 def _texts(handle: Handle, parameters: dict[str, Any], ids: set[int], met: Met) -> dict[int, dict[str, Value]]:
     found, wanted = met.texts.split(ids - {EMPTY})
     if wanted:
@@ -157,19 +113,44 @@ Dims = dict[Place, dict[tuple[str, tuple[str, ...]], tuple[float | None, int]]]
 
 
 def _dims(
-    handle: Handle, parameters: dict[str, Any], suffix: str, rows: list[tuple[Any, ...]]
+    handle: Handle,
+    met: Met,
+    may_keep: set[Subject],
+    cluster: str,
+    rows: Sequence[tuple[Any, ...]],
+    view: str | None,
 ) -> tuple[Dims, set[int]]:
-    places = {row[:5] for row in rows}
-    instants = sorted({row[4] for row in rows})
-    asked = {**parameters, "instants": instants, "oldest": instants[0], "newest": instants[-1]}
-    found = handle.query(_DIMS + suffix, parameters=asked).result_rows
+    machines = {row[0] for row in rows}
+    known = met.told_dims.known({(cluster, machine) for machine in machines})
+    machines -= {machine for (_, machine), told in known.items() if not told}
+    places = {row[:5] for row in rows if row[0] in machines}
+    if not places:
+        return {}, set()
+    instants = sorted({place[4] for place in places})
+    asked = {
+        "cluster": cluster,
+        "machines": sorted(machines),
+        "instants": instants,
+        "oldest": instants[0],
+        "newest": instants[-1],
+        **({} if view is None else {"view": view}),
+    }
+    query = _DIMS if view is None else f"{_DIMS} AND view = {{view:String}}"
     dims: Dims = defaultdict(dict)
     sets = set()
-    for *subject, metric, labels, int_value, float_value, absence_set in found:
+    for *subject, metric, labels, int_value, float_value, absence_set in handle.query(
+        query, parameters=asked
+    ).result_rows:
         place = tuple(subject)
         if place in places:
             dims[place][metric, tuple(labels)] = (float_value if int_value is None else int_value, absence_set)
             sets.add(absence_set)
+    unsure = machines - {place[0] for place in dims} - {machine for _, machine in known}
+    if unsure:
+        parameters = {"cluster": cluster, "machines": sorted(unsure)}
+        told = {machine for (machine,) in handle.query(_EVER, parameters=parameters).result_rows}
+        for machine in unsure:
+            met.told_dims.keep(may_keep, (cluster, machine), machine in told)
     return dims, sets
 
 

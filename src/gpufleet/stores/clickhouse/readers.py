@@ -1,22 +1,23 @@
 """How each reader of machines was doing when last heard of."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.stores.clickhouse.client import Handle
+from gpufleet.stores.clickhouse.few import fetch_newest
 
-_STATUS = """
+_SELECT = """
 SELECT machine, reader, lane, state, interval_seconds, toUnixTimestamp64Nano(last_attempt),
-    toUnixTimestamp64Nano(last_success), duration_seconds, failures, error_class, last_error
-FROM reader_status FINAL
-WHERE cluster = {cluster:String} AND machine IN {machines:Array(String)}
-ORDER BY machine, reader, lane
+    toUnixTimestamp64Nano(last_success), duration_seconds, failures, error_class, last_error,
+    toUnixTimestamp64Nano(reported_at)
 """
 
 
 def fetch_readers(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, tuple[ReaderStatus, ...]]:
     """Ask for the newest status of each reader and lane of each machine."""
+    parameters = {"cluster": cluster, "machines": list(machines)}
     found: dict[str, list[ReaderStatus]] = {}
     for (
         machine,
@@ -30,7 +31,8 @@ def fetch_readers(handle: Handle, cluster: str, machines: Sequence[str]) -> dict
         failures,
         error_class,
         last_error,
-    ) in handle.query(_STATUS, parameters={"cluster": cluster, "machines": list(machines)}).result_rows:
+        _,
+    ) in fetch_newest(handle, _SELECT, "reader_status", parameters, key=3, rank=itemgetter(-1)):
         status = ReaderStatus(
             reader=reader,
             lane=Lane(lane),

@@ -43,9 +43,10 @@ from gpufleet.stores.clickhouse.fleet import (
 )
 from gpufleet.stores.clickhouse.holdings import fetch_holdings
 from gpufleet.stores.clickhouse.inventory import fetch_changes, fetch_pools, fetch_slots
-from gpufleet.stores.clickhouse.latest import Met, fetch_latest
+from gpufleet.stores.clickhouse.latest import fetch_latest
 from gpufleet.stores.clickhouse.lease import Lease
 from gpufleet.stores.clickhouse.lock import FolderLock
+from gpufleet.stores.clickhouse.met import Met
 from gpufleet.stores.clickhouse.migrate import migrate
 from gpufleet.stores.clickhouse.processes import fetch_processes
 from gpufleet.stores.clickhouse.readers import fetch_readers
@@ -107,7 +108,7 @@ class ClickHouseStore:
         self._selecting = threading.Lock()
         self._known: Known | None = None
         self._tables = {table.name: table for table in every_table()}
-        self._met = Met()
+        self._met = Met.nothing(writes_alone=lock is not None)  # of a server, another hub may turn out to be the writer
         self._marks = Marks()
         self._retention = FOR_EVER
         self._lease: Lease | None = None
@@ -163,14 +164,17 @@ class ClickHouseStore:
             made = self._arrow_tables(accepted, known)
             with translated(f"{self._dsn.shown}: insert into {TOUCHED_HOURS.name}"):
                 self._marks.mark(self._handles.writer, touched(accepted))
-            for name, table in made:
-                with translated(f"{self._dsn.shown}: insert into {name}"):
-                    settings = {"insert_deduplication_token": f"{token}/{name}"}
-                    self._handles.writer.insert_arrow(name, table, settings=settings)
-                    if begun and self._dsn.engine is not Engine.REPLICATED:
-                        settle(self._handles.writer, self._tables[name], table, f"{token}/{name}")
+            with self._met.telling(accepted, made):
+                for name, table in made:
+                    self._insert(name, table, f"{token}/{name}", begun=begun)
             known.trim()
             self._known = known
+
+    def _insert(self, name: str, table: Any, token: str, *, begun: bool) -> None:
+        with translated(f"{self._dsn.shown}: insert into {name}"):
+            self._handles.writer.insert_arrow(name, table, settings={"insert_deduplication_token": token})
+            if begun and self._dsn.engine is not Engine.REPLICATED:
+                settle(self._handles.writer, self._tables[name], table, token)
 
     def _arrow_tables(self, accepted: Sequence[Accepted], known: Known) -> list[tuple[str, Any]]:
         made: dict[str, Any] = {}
