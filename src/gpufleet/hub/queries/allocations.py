@@ -14,11 +14,22 @@ from gpufleet.hub.queries.asking import Asking
 from gpufleet.hub.queries.whereabouts import Whereabouts
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationSpec
-from gpufleet.model.answer import AllocationAnswer, SeriesAnswer
+from gpufleet.model.answer import AllocationAnswer, MachineRecord, SeriesAnswer
 from gpufleet.model.errors import ConflictError, NotFoundError
 from gpufleet.model.provenance import Provenance
+from gpufleet.model.status import ReaderStatus
+from gpufleet.model.stored import StoredSample
 from gpufleet.model.time import to_datetime
 from gpufleet.ports import Clock, Registry, Store
+
+
+class _Meant(msgspec.Struct, frozen=True):
+    """An allocation, every machine that it may mean, the one that answers for it, and when that was found."""
+
+    allocation: Allocation
+    machines: Sequence[MachineRecord]
+    machine: MachineRecord
+    at: int
 
 
 class AllocationQueries:
@@ -80,7 +91,14 @@ class AllocationQueries:
 
     async def metrics(self, id: str, tenant: str | None = None) -> AllocationAnswer:  # noqa: A002
         """Answer what an allocation is doing. Raises NotFoundError as `get`."""
-        return await self._asking.ask(lambda: self._metrics(id, tenant))
+        meant = await self._asking.ask(lambda: self._meant(id, tenant))
+        if isinstance(meant, AllocationAnswer):
+            return meant
+        one = meant.machine
+        stored, readers = await self._asking.ask_both(
+            lambda: self._store.latest(one.cluster, one.id), lambda: self._store.readers(one.cluster, one.id)
+        )
+        return await self._asking.ask(lambda: self._answer(meant.allocation, meant.machines, stored, readers, meant.at))
 
     async def series(
         self,
@@ -120,7 +138,8 @@ class AllocationQueries:
         except NotFoundError:
             return None
 
-    def _metrics(self, id: str, tenant: str | None) -> AllocationAnswer:  # noqa: A002
+    def _meant(self, id: str, tenant: str | None) -> AllocationAnswer | _Meant:  # noqa: A002
+        """Return which machine answers for an allocation, or the answer where it is not one host's."""
         allocation = self._registry.allocation(id, tenant)
         if allocation.spec.kind in slices.KINDS:
             at = self._clock.now_ns()
@@ -139,16 +158,20 @@ class AllocationQueries:
         contested = self._whereabouts.contested(allocation, machines, now, now + 1, name=tenant is None)
         if contested:
             return answers.unavailable(allocation, Reason.AMBIGUOUS_TARGET, contested)
-        located = answers.locate(allocation, machines)
-        one = located.machine
-        return answers.answer(
-            allocation,
-            machines,
-            self._store.latest(one.cluster, one.id) if one else (),
-            self._store.readers(one.cluster, one.id) if one else (),
-            now,
-            stale_after_seconds=self._stale_after,
-        )
+        machine = answers.locate(allocation, machines).machine
+        if machine is None:
+            return self._answer(allocation, machines, (), (), now)
+        return _Meant(allocation, machines, machine, now)
+
+    def _answer(
+        self,
+        allocation: Allocation,
+        machines: Sequence[MachineRecord],
+        stored: Sequence[StoredSample],
+        readers: Sequence[ReaderStatus],
+        at: int,
+    ) -> AllocationAnswer:
+        return answers.answer(allocation, machines, stored, readers, at, stale_after_seconds=self._stale_after)
 
     def _series(
         self,

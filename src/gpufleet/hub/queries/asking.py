@@ -6,6 +6,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Asking:
@@ -17,3 +18,7 @@ class Asking:
     async def ask(self, question: Callable[[], T]) -> T:
         """Return what a question comes to."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, question)
+
+    async def ask_both(self, one: Callable[[], T], other: Callable[[], U]) -> tuple[T, U]:
+        """Return what two questions come to, each on a thread of its own where one is free."""
+        return await asyncio.gather(self.ask(one), self.ask(other))
