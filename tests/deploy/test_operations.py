@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gpufleet.codecs.batch import CONTENT_TYPE
+from gpufleet.dialects.native import NATIVE
 from gpufleet.model.catalogue import CATALOGUE
 from tests.fakes.batches import body
 from tests.fakes.nvml.driver import FakeNvml
@@ -231,6 +232,13 @@ def test_every_metric_of_a_daemon_about_itself_is_documented(tmp_path: Path) -> 
     ):
         assert served - documented(title) == set(), f"{title}: served, and not in the table"
         assert documented(title) - served <= SELDOM, f"{title}: in the table, and not served"
+
+
+def test_what_a_daemon_says_of_itself_is_no_drift_where_a_prometheus_writes_it_to_a_hub() -> None:
+    titles = ("Metrics of a hub", "Metrics of a relay", "Metrics of an agent about itself")
+    names = {name for title in titles for name in documented(title)}
+    assert names
+    assert {name for name in names if not NATIVE.knows(name)} == {NATIVE.measured}  # which is read another way
 
 
 def test_every_metric_of_an_alert_is_in_a_table() -> None:

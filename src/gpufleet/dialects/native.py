@@ -94,8 +94,8 @@ NATIVE = Dialect(
     about_itself=tuple(
         PREFIX + name
         for name in (
-            *("agent_", "batches_", "build_info", "capability", "epoch_", "export_", "otlp_", "push_", "reader_"),
-            *("remote_write_", "spool_"),
+            *("agent_", "batches_", "build_info", "capability", "epoch_", "export_", "hub_", "otlp_", "push_"),
+            *("reader_", "relay_", "remote_write_", "spool_"),
         )
     ),
     measured=MEASURED,

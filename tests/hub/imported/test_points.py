@@ -144,6 +144,9 @@ def test_plain_pods_of_what_a_collector_scrapes_are_believed_where_it_is_said() 
 def test_a_resource_names_its_machine() -> None:
     assert machine_of({"host.name": "a", "k8s.node.name": "b"}) == Machine(name="a")
     assert machine_of({"k8s.node.name": "b", "k8s.node.uid": "u"}) == Machine(name="b", k8s_node_uid="u")
+    pod = {"host.name": "monitor-x7k", "k8s.pod.name": "monitor-x7k"}  # what a container calls its host is its pod
+    assert machine_of({**pod, "k8s.node.name": "b"}) == Machine(name="b")
+    assert machine_of(pod) == Machine(name="monitor-x7k")
     assert machine_of({"host.id": "c", "host.name": "x" * 300}) == Machine(name="c")
     assert machine_of({"host.name": 5, "host.id": "\x00"}) is None
 

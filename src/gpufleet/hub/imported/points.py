@@ -106,8 +106,12 @@ def _target(attributes: Attributes) -> dict[str, str]:
 
 
 def machine_of(attributes: Attributes) -> Machine | None:
-    """Return the machine that a resource is, or None where its attributes name none."""
-    for attribute in NAMES:
+    """Return the machine that a resource is, or None where its attributes name none.
+
+    In a container `host.name` is often the pod's, which is no machine: then it goes last.
+    """
+    is_pod = attributes.get("host.name") == attributes.get("k8s.pod.name")
+    for attribute in sorted(NAMES, key=lambda one: is_pod and one == "host.name"):
         name = attributes.get(attribute)
         if isinstance(name, str) and can_be_called(name):
             uid = attributes.get("k8s.node.uid")
