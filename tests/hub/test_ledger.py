@@ -1,8 +1,12 @@
 """What is held, counted as it comes, against counting all of it."""
 
+from collections import Counter
+from collections.abc import Mapping
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpufleet.hub.intervals import Intervals
 from gpufleet.hub.ledger import Ledger, key_of
 from gpufleet.hub.run import Run
 from gpufleet.model.ledger import Held, SequenceKey
@@ -17,6 +21,12 @@ SILENT = Spoke(
 )  # fmt: skip
 
 
+def missing(key: SequenceKey, runs: Mapping[SequenceKey, Intervals]) -> set[int]:
+    """Numbers of a run that came neither to it nor to the same sender's of that epoch in another cluster."""
+    same = [numbers for one, numbers in runs.items() if (one.sender, one.epoch) == (key.sender, key.epoch)]
+    return {one for one in range(1, runs[key].highest + 1) if not any(one in numbers for numbers in same)}
+
+
 @given(WORDS, st.booleans())
 def test_what_is_missing_is_counted_as_batches_come(words: list[tuple[str, str, str, int]], again: bool) -> None:
     ledger = Ledger({SequenceKey("a", "s", "e"): Held(ranges=((2, 3), (20, 20)))})
@@ -27,10 +37,29 @@ def test_what_is_missing_is_counted_as_batches_come(words: list[tuple[str, str, 
     if again:
         ledger.replace(SequenceKey("a", "s", "e"), Run(Held(ranges=((3, 3),))))
     runs = list(ledger.runs())
-    assert ledger.missing == sum(numbers.missing for _, numbers in runs)
+    lacking = {key: len(missing(key, dict(runs))) for key, _ in runs}
+    assert ledger.missing == sum(lacking.values())
     for cluster in "ab":
-        own = sum(numbers.missing for key, numbers in runs if key.cluster == cluster)
+        own = sum(number for key, number in lacking.items() if key.cluster == cluster)
         assert ledger.missing_by_cluster().get(cluster, 0) == own
         for sender in ("s", "t", "u"):
             of_sender = {key.epoch: numbers for key, numbers in runs if (key.cluster, key.sender) == (cluster, sender)}
-            assert dict(ledger.runs_of(cluster, sender)) == of_sender
+            assert {epoch: held for epoch, held, _ in ledger.runs_of(cluster, sender)} == of_sender
+            for epoch, _, known in ledger.runs_of(cluster, sender):
+                gone = missing(SequenceKey(cluster, sender, epoch), dict(runs))
+                assert {one for first, last in known.gaps(99) for one in range(first, last + 1)} == gone
+
+
+def test_a_spool_that_moved_to_another_cluster_lacks_what_never_came_to_either() -> None:
+    old, new = SequenceKey("old", "node", "e"), SequenceKey("new", "node", "e")
+    held = {new: Held(ranges=((31, 35),)), old: Held(ranges=((1, 9), (11, 28)))}
+    ledger = Ledger(held)
+    assert ledger.missing_by_cluster() == {"old": 1, "new": 3}  # 10; 10, 29 and 30
+    batch = batch_of("node", SILENT, 1)
+    batch.cluster, batch.epoch, batch.seq = "new", "e", 30
+    ledger.hold(key_of(batch), batch, 7, 1)
+    batch.cluster, batch.seq = "old", 10  # by a relay that still had it
+    ledger.hold(key_of(batch), batch, 7, 1)
+    assert +Counter(ledger.missing_by_cluster()) == {"new": 1}
+    ((_, numbers, known),) = ledger.runs_of("new", "node")
+    assert (len(numbers), known.gaps(9)) == (6, ((29, 29),))

@@ -111,12 +111,12 @@ def node_record(
 
 def sender_record(
     life: SenderLife,
-    runs: Sequence[tuple[str, Intervals]],
+    runs: Sequence[tuple[str, Intervals, Intervals]],
     liveness: Liveness,
     now: int,
     conflict: EpochConflict | None,
 ) -> SenderRecord:
-    """Say how a sender is doing, and what is missing of it."""
+    """Say how a sender is doing, and what is missing of it; `runs` are epochs, numbers held, and those not missing."""
     heard = life.heard
     heartbeat = heard.heartbeat
     complete = complete_up_to(life)
@@ -125,10 +125,10 @@ def sender_record(
             epoch=epoch,
             received=len(held),
             highest=held.highest,
-            missing=held.missing,
-            gaps=held.gaps(GAPS_SHOWN),
+            missing=known.missing,
+            gaps=known.gaps(GAPS_SHOWN),
         )
-        for epoch, held in sorted(runs, key=lambda run: run[0])
+        for epoch, held, known in sorted(runs, key=lambda run: run[0])
     )
     return SenderRecord(
         cluster=life.cluster,

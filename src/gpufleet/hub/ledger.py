@@ -22,13 +22,19 @@ def key_of(batch: WireBatch) -> SequenceKey:
 
 
 class Ledger:
-    """Runs of sequence numbers by sender and epoch. Lives on one thread."""
+    """Runs of sequence numbers by sender and epoch. Lives on one thread.
+
+    An epoch is random, and no cluster knows another's. A sender that counts under one in several clusters was moved
+    between them with its spool, and what came to one of them is not missing in the others.
+    """
 
     def __init__(self, held: Mapping[SequenceKey, Held], *, max_senders: int = MAX_SENDERS) -> None:
         """Take what is held already, and how many senders one cluster may have."""
         self._runs: dict[SequenceKey, Run] = {}
         self._crowd = Crowd(max_senders)
         self._missing: Counter[str] = Counter()
+        self._first: dict[tuple[str, str], SequenceKey] = {}  # of each sender and epoch the run that was known first
+        self._moved: dict[tuple[str, str], list[SequenceKey]] = {}  # all runs of those that several clusters know
         for key, one in held.items():
             self.replace(key, Run(one))
         self._given_up: set[SequenceKey] = set()
@@ -60,9 +66,14 @@ class Ledger:
         if run is None:
             run = Run()
             self.replace(key, run)
-        before = run.numbers.missing
+        if not self._moved:  # nearly always, and this is asked for every batch
+            missing = run.numbers.missing
+            run.hold(batch, digest, received_at)
+            self._missing[key.cluster] += run.numbers.missing - missing
+            return
+        before = self._lacking(key)
         run.hold(batch, digest, received_at)
-        self._missing[key.cluster] += run.numbers.missing - before
+        self._recount(before, key)
 
     def run(self, key: SequenceKey) -> Run:
         """Return a copy of one run."""
@@ -71,11 +82,14 @@ class Ledger:
 
     def replace(self, key: SequenceKey, run: Run) -> None:
         """Put a run in the place of what is known of it."""
-        before = self._runs.get(key)
-        if before is None:
+        if key not in self._runs:
             self._crowd.add(key)
+            first = self._first.setdefault((key.sender, key.epoch), key)
+            if first != key:
+                self._moved.setdefault((key.sender, key.epoch), [first]).append(key)
+        before = self._lacking(key)
         self._runs[key] = run
-        self._missing[key.cluster] += run.numbers.missing - (before.numbers.missing if before is not None else 0)
+        self._recount(before, key)
 
     def refusal(self, key: SequenceKey, coming: int) -> tuple[str, str]:
         """Return the field and the words for which a run that is not known cannot be held; both empty where it can.
@@ -105,10 +119,32 @@ class Ledger:
         """Go through the numbers of every run."""
         return ((key, run.numbers) for key, run in self._runs.items())
 
-    def runs_of(self, cluster: str, sender: str) -> list[tuple[str, Intervals]]:
-        """Return epoch and numbers of every run of a sender."""
-        epochs = self._crowd.epochs(cluster, sender)
-        return [(epoch, self._runs[SequenceKey(cluster, sender, epoch)].numbers) for epoch in epochs]
+    def runs_of(self, cluster: str, sender: str) -> list[tuple[str, Intervals, Intervals]]:
+        """Return epoch, held and `known` numbers of every run of a sender."""
+        keys = [SequenceKey(cluster, sender, epoch) for epoch in self._crowd.epochs(cluster, sender)]
+        return [(key.epoch, self._runs[key].numbers, self.known(key)) for key in keys]
+
+    def known(self, key: SequenceKey) -> Intervals:
+        """Return the numbers of one run that are held, and those below its highest that came to other clusters."""
+        run = self._runs.get(key)
+        if run is None:
+            return Intervals()
+        moved = self._moved.get((key.sender, key.epoch))
+        if moved is None:
+            return run.numbers
+        highest = run.numbers.highest
+        others = [range_ for one in moved if one != key for range_ in self.ranges(one)]
+        below = [(start, min(end, highest)) for start, end in others if start <= highest]
+        return Intervals([*run.numbers.ranges, *below])
+
+    def _lacking(self, key: SequenceKey) -> list[tuple[str, int]]:
+        """Return the cluster of a run and how many numbers are missing of it, and the same of it in other clusters."""
+        runs = self._moved.get((key.sender, key.epoch), (key,))
+        return [(one.cluster, self.known(one).missing) for one in runs]
+
+    def _recount(self, before: list[tuple[str, int]], key: SequenceKey) -> None:
+        for (cluster, had), (_, has) in zip(before, self._lacking(key), strict=True):
+            self._missing[cluster] += has - had
 
     @property
     def missing(self) -> int:

@@ -89,7 +89,7 @@ class Overview:
     def _sender(
         self,
         who: Who,
-        runs: Sequence[tuple[str, Intervals]],
+        runs: Sequence[tuple[str, Intervals, Intervals]],
         instant: Instant,
         retired: Mapping[str, frozenset[str]],
         conflict: EpochConflict | None,

@@ -1,16 +1,14 @@
 """Who posted to a relay since it started: a relay keeps no registry."""
 
-from collections.abc import Iterator
-
 import msgspec
 
 from gpufleet.hub.conflicts import Conflicts
 from gpufleet.hub.intervals import Intervals
-from gpufleet.hub.inventory import GAPS_SHOWN, sender_record
+from gpufleet.hub.inventory import sender_record
 from gpufleet.hub.ledger import Ledger
 from gpufleet.hub.liveness.judging import Instant
 from gpufleet.hub.liveness.senders import SenderLife, Senders, Word
-from gpufleet.model.answer import EpochRecord, SenderRecord
+from gpufleet.model.answer import SenderRecord
 from gpufleet.model.ledger import SequenceKey
 
 
@@ -34,26 +32,16 @@ class Relayed:
     def records(self, now: int) -> tuple[SenderRecord, ...]:
         """Return every sender, by cluster and name. What came before the lowest number seen here is not missing."""
         instant = Instant(self._senders, now=now, flush_lag_seconds=0.0)
-        runs: dict[tuple[str, str], list[tuple[str, Intervals]]] = {}
+        runs: dict[tuple[str, str], list[tuple[str, Intervals, Intervals]]] = {}
         for key, held in self._ledger.runs():
-            runs.setdefault((key.cluster, key.sender), []).append((key.epoch, held))
+            runs.setdefault((key.cluster, key.sender), []).append((key.epoch, held, self._since(key, held)))
         return tuple(self._record(life, runs.get((life.cluster, life.sender), []), instant) for life in instant.lives())
 
-    def _record(self, life: SenderLife, runs: list[tuple[str, Intervals]], instant: Instant) -> SenderRecord:
+    def _record(self, life: SenderLife, runs: list[tuple[str, Intervals, Intervals]], instant: Instant) -> SenderRecord:
         who = life.cluster, life.sender
         conflict = self._conflicts.of(*who)
-        record = sender_record(life, runs, instant.sender(life, conflict=conflict), instant.now, conflict)
-        epochs = tuple(self._since(who, runs))
-        return msgspec.structs.replace(record, epochs=epochs, missing=sum(one.missing for one in epochs))
+        return sender_record(life, runs, instant.sender(life, conflict=conflict), instant.now, conflict)
 
-    def _since(self, who: tuple[str, str], runs: list[tuple[str, Intervals]]) -> Iterator[EpochRecord]:
-        for epoch, held in sorted(runs, key=lambda run: run[0]):
-            before = self._lowest.get(SequenceKey(*who, epoch), 1) - 1
-            known = Intervals([(1, before), *held.ranges] if before else held.ranges)
-            yield EpochRecord(
-                epoch=epoch,
-                received=len(held),
-                highest=held.highest,
-                missing=known.missing,
-                gaps=known.gaps(GAPS_SHOWN),
-            )
+    def _since(self, key: SequenceKey, held: Intervals) -> Intervals:
+        before = self._lowest.get(key, 1) - 1
+        return Intervals([(1, before), *held.ranges]) if before else held
