@@ -38,6 +38,15 @@ def test_what_is_no_event_of_ours_is_none_of_the_hub_s_business(name: str) -> No
     assert event_of(record(name)) is None
 
 
+@pytest.mark.parametrize(
+    ("said", "code"), [(79, 79), ("79", 79), ("-1", 0), ("²", 0), ("9" * 99, 0), (str(1 << 31), 0), ("x", 0), (True, 0)]
+)
+def test_a_code_may_come_as_text(said: str | int, code: int) -> None:
+    event = event_of(record("gpufleet.xid", gpufleet__code=said))
+    assert event is not None
+    assert (event.code, event.attributes) == (code, {})
+
+
 def test_an_event_needs_an_instant_and_a_number_is_bounded() -> None:
     assert event_of(record("gpufleet.xid", at=0)) is None
     hostile = event_of(record("gpufleet.xid", gpufleet__code=1 << 60, gpufleet__advice="x" * 5000))

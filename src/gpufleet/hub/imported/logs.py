@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from gpufleet.codecs.otlp.records import LogRecord, LogsRequest
+from gpufleet.codecs.otlp.records import LogRecord, LogsRequest, Scalar
 from gpufleet.dialects import otel
 from gpufleet.dialects.otel_row import OWN
 from gpufleet.hub.imported.points import machine_of
@@ -19,6 +19,7 @@ UNNAMED = "log_record"
 
 MAX_TEXT = 1024
 MAX_ATTRIBUTES = 64
+MAX_DIGITS = 10
 
 
 def read_request(request: LogsRequest) -> Written:
@@ -60,14 +61,20 @@ def event_of(record: LogRecord) -> Event | None:
     if not record.event.startswith(OWN) or kind not in KINDS or at < 1:
         return None
     texts = {name: value for name, value in record.attributes.items() if isinstance(value, str)}
-    code = record.attributes.get(f"{OWN}code", 0)
     own = {name.removeprefix(OWN): value[:MAX_TEXT] for name, value in texts.items() if name.startswith(OWN)}
     known = {name.removeprefix(OWN) for name in OF_THE_DEVICE}
     kept = sorted((name, value) for name, value in own.items() if name not in known)[:MAX_ATTRIBUTES]
     return Event(
         view=otel.view_of(texts),
         kind=kind,
-        code=code if isinstance(code, int) and 0 <= code < 1 << 31 else 0,
+        code=_code(record.attributes.get(f"{OWN}code", 0)),
         at=at,
         attributes=dict(kept),
     )
+
+
+def _code(told: Scalar) -> int:
+    """Return a number of 31 bits, or 0. What brings logs here may have made a text of it."""
+    if isinstance(told, str):
+        told = int(told) if told.isascii() and told.isdigit() and len(told) <= MAX_DIGITS else 0
+    return told if isinstance(told, int) and not isinstance(told, bool) and 0 <= told < 1 << 31 else 0
