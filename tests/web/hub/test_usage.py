@@ -79,6 +79,24 @@ async def test_devices_that_should_be_there_count_and_others_are_named(site: Sit
     assert "allocations of unknown devices that are in no total: 1" in answer.words
 
 
+@pytest.mark.parametrize(
+    ("names", "models"),
+    [
+        (("NVIDIA H200", "NVIDIA H200"), {"NVIDIA H200": 24.0 + 12.0}),
+        (("NVIDIA L40S", "NVIDIA L40S"), {"NVIDIA L40S": 24.0, "H200": 12.0}),
+        (("NVIDIA H200", "NVIDIA H200 NVL"), {"NVIDIA H200": 12.0, "NVIDIA H200 NVL": 12.0, "H200": 12.0}),
+    ],
+)
+async def test_a_missing_gpu_is_of_the_model_of_the_others_of_its_class(
+    site: Site, names: tuple[str, str], models: dict[str, float]
+) -> None:
+    samples = tuple(gpu_sample(gpu_view(number), now(), gpu_name=name) for number, name in enumerate(names))
+    await site.post(body(1, now(), samples=samples))
+    await site.ask("/v1/allocations/a", "PUT", spec("node-a", expected={"H200": 3}))
+    answer = await usage(site, f"group_by=model&{DAY}")
+    assert {row.group[Dimension.MODEL]: row.held_gpu_hours for row in answer.rows} == models
+
+
 async def test_a_machine_that_shows_no_gpu_is_not_short_of_what_nobody_expects(site: Site) -> None:
     await site.post(body(1, now(), gpus=0))
     await site.ask("/v1/allocations/cpu", "PUT", spec("node-a"))

@@ -1,7 +1,7 @@
 """The question of usage: it fetches what the pure parts need. Everything here blocks."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -240,7 +240,7 @@ def missing(
     wanted = max(len(listed), sum(spec.expected.values()))
     cluster = spec.target.cluster
     there = [stays.get(id_, Stay()).within(*span) for id_, part in had if part == WHOLE and (cluster, id_) in units]
-    model = next(iter(spec.expected)) if len(spec.expected) == 1 else None
+    model = _model_of(spec.expected, {units[cluster, id_].model for id_, _ in had if (cluster, id_) in units})
     most, stand_ins = 0, []
     for start, end in pairwise(sorted({*span, *(at for stay in there for at in stay)})):
         lacking = wanted - sum(first <= start and end <= last for first, last in there)
@@ -248,6 +248,18 @@ def missing(
         names = (f"missing/{allocation.id}/{number}" for number in range(lacking))
         stand_ins += [(Unit(cluster, name, (), model, {}), start, end) for name in names]
     return most, stand_ins
+
+
+def _model_of(expected: Collection[str], others: Iterable[str | None]) -> str | None:
+    """Return the model of a missing GPU: as the driver names the others of its class, where it names them one way.
+
+    Classes are words such as `H200`; groups and prices go by the driver's `NVIDIA H200`.
+    """
+    if len(expected) != 1:
+        return None
+    (kind,) = expected
+    alike = {name for name in others if name is not None and kind.casefold() in name.casefold()}
+    return alike.pop() if len(alike) == 1 else kind
 
 
 def _ns(allocation: Allocation, start: int) -> int:
