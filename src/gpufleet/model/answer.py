@@ -17,6 +17,20 @@ from gpufleet.model.snapshot import Aggregate, ProcessReport
 from gpufleet.model.view import Side, ViewKind
 
 
+class InGuest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """That a host gave a GPU away (bound to vfio): a virtual machine that has it shows the same GPU under its UUID.
+
+    Attributes:
+        known: whether it is known which virtual machine has it: the host read that UUID before it gave the GPU away.
+        views: ids of the GPU inside virtual machines, usable at `/v1/gpus/{id}`; none for a tenant.
+        detail: the same in words.
+    """
+
+    known: bool
+    views: tuple[str, ...] = ()
+    detail: str
+
+
 class AnswerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One device in an answer.
 
@@ -26,6 +40,7 @@ class AnswerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         kind, side, uuid, pci_address, parent, name: as in a snapshot's device.
         source: who measured it.
         readings, dimensions: each with its own scope, times and age.
+        in_guest: set where a virtual machine may have it: then one GPU is in its answer, too. In those of allocations.
     """
 
     id: str
@@ -39,6 +54,7 @@ class AnswerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     source: Provenance
     readings: dict[str, Reading]
     dimensions: tuple[DimReading, ...] = ()
+    in_guest: InGuest | None = None
 
 
 class AllocationAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 import msgspec
 
-from gpufleet.hub import answers, guests, history, slices
+from gpufleet.hub import answers, guests, handed, history, slices
 from gpufleet.hub.claims import Claims, share
 from gpufleet.hub.freshness import Freshness
 from gpufleet.hub.putting import canonical, check_id, check_spec
@@ -98,7 +98,7 @@ class AllocationQueries:
         stored, readers = await self._asking.ask_both(
             lambda: self._store.latest(one.cluster, one.id), lambda: self._store.readers(one.cluster, one.id)
         )
-        return await self._asking.ask(lambda: self._answer(meant.allocation, meant.machines, stored, readers, meant.at))
+        return await self._asking.ask(lambda: self._answer(meant, stored, readers, name=tenant is None))
 
     async def series(
         self,
@@ -160,18 +160,20 @@ class AllocationQueries:
             return answers.unavailable(allocation, Reason.AMBIGUOUS_TARGET, contested)
         machine = answers.locate(allocation, machines).machine
         if machine is None:
-            return self._answer(allocation, machines, (), (), now)
+            return answers.answer(allocation, machines, (), (), now, stale_after_seconds=self._stale_after)
         return _Meant(allocation, machines, machine, now)
 
     def _answer(
-        self,
-        allocation: Allocation,
-        machines: Sequence[MachineRecord],
-        stored: Sequence[StoredSample],
-        readers: Sequence[ReaderStatus],
-        at: int,
+        self, meant: _Meant, stored: Sequence[StoredSample], readers: Sequence[ReaderStatus], *, name: bool
     ) -> AllocationAnswer:
-        return answers.answer(allocation, machines, stored, readers, at, stale_after_seconds=self._stale_after)
+        found = answers.answer(
+            meant.allocation, meant.machines, stored, readers, meant.at, stale_after_seconds=self._stale_after
+        )
+        views = {
+            id_: self._whereabouts.in_guests(meant.machine, uuids)
+            for id_, uuids in handed.handed(found, stored).items()
+        }
+        return handed.with_guests(found, views, name=name) if views else found
 
     def _series(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpufleet.hub import answers, guests, slices
+from gpufleet.hub import answers, guests, handed, slices
 from gpufleet.hub.claims import Claims, share
 from gpufleet.model.allocation import Allocation, AllocationSpec, Target
 from gpufleet.model.answer import MachineRecord
@@ -86,6 +86,17 @@ class Whereabouts:
             for one in found
             if one.machine.kind is MachineKind.GUEST
         ]
+
+    def in_guests(self, host: MachineRecord, uuids: Iterable[str]) -> list[str]:
+        """Return the ids under which guests of a host show GPUs of these UUIDs now."""
+        cluster = host.cluster
+        tellers = [
+            (one, uuid)
+            for uuid in sorted(uuids)
+            for one in self.with_ids(cluster, self._store.tellers_of_view(cluster, f"{ViewKind.GPU}/{uuid}"))
+        ]
+        found = [handed.inside(host, one, self._store.latest(cluster, one.id), uuid) for one, uuid in tellers]
+        return [id_ for id_ in found if id_ is not None]
 
     def contested(
         self, allocation: Allocation, machines: Sequence[MachineRecord], start: int, end: int, *, name: bool

@@ -1,0 +1,109 @@
+"""A host's GPUs that are bound to vfio, beside the same in its virtual machines: never two without a word of it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpufleet.codecs.batch import encode
+from gpufleet.hub.handed import with_guests
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.answer import AllocationAnswer
+from gpufleet.model.batch import MachineReport
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import PCI_READER, Machine, MachineKind
+from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Sample
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from tests.fakes.batches import gpu_sample, gpu_view, host_sample, make_batch
+from tests.web.hub.site import Site, now, running_site
+
+VM = "c77c546c-c5a2-4093-bc1b-8051983e7a61"
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with running_site(tmp_path) as site:
+        yield site
+
+
+def vfio(slot: int, at: int) -> Sample:
+    view = View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address=f"0000:{slot:02x}:00.0")
+    told = gpu_sample(view, at, gpu_power_watts=Absent(Reason.BOUND_TO_VFIO))
+    return msgspec.structs.replace(told, reader=PCI_READER)
+
+
+def report(at: int, *uuids: int, hypervisor: str = "node-a") -> MachineReport:
+    """A guest with GPUs."""
+    guest = Machine(name="ml/train-0", kind=MachineKind.GUEST, system_uuid=VM, hypervisor=hypervisor)
+    inside = [
+        msgspec.structs.replace(
+            gpu_sample(gpu_view(number, side=Side.GUEST), at, gpu_power_watts=77.0), provenance=Provenance.SLICE_GUEST
+        )
+        for number in uuids
+    ]
+    values = {"guest_state": "ok", "guest_gpus": len(uuids)}
+    own = Sample(view=None, reader="guests", lane=Lane.FAST, measured_at=at, values=values)  # type: ignore[arg-type]
+    return MachineReport(machine=guest, samples=(*inside, own))
+
+
+async def post(site: Site, seq: int, at: int, samples: tuple[Sample, ...], *guests: MachineReport) -> None:
+    host = make_batch(seq, at, samples=(host_sample(at), *samples))
+    await site.post(encode(msgspec.structs.replace(host, reports=(*host.reports, *guests))))
+
+
+async def answered(site: Site, *devices: str) -> dict[str, Any]:
+    spec: dict[str, object] = {"kind": "bare_metal", "target": {"cluster": "local", "machine": "node-a"}}
+    name = "-".join(["node", *(word.replace(":", "") for word in devices)])
+    await site.ask(f"/v1/allocations/{name}", "PUT", {**spec, **({"devices": devices} if devices else {})})
+    _, answer = await site.ask(f"/v1/allocations/{name}/metrics")
+    found: dict[str, Any] = answer
+    return found
+
+
+async def test_a_gpu_that_its_host_read_before_is_the_guests_that_shows_it(site: Site) -> None:
+    at = now()
+    await post(site, 1, at - 2 * NANOS, (gpu_sample(gpu_view(1), at - 2 * NANOS),))
+    await post(site, 2, at, (vfio(1, at),), report(at, 1))
+    (guest,) = [one for one in (await site.ask("/v1/machines"))[1]["items"] if one["machine"].get("kind") == "guest"]
+    for listed in ((), ("GPU-1",), ("0000:01:00.0",), ("GPU-1", "0000:01:00.0")):
+        answer = await answered(site, *listed)
+        (device,) = answer["devices"]
+        told = device["in_guest"]
+        assert (told["known"], told["views"]) == (True, [f"local/{guest['id']}/gpu/GPU-1"])
+        assert "a virtual machine of this host has it" in told["detail"]
+        status, gpu = await site.ask(f"/v1/gpus/{told['views'][0]}")
+        assert (status, gpu["device"]["readings"]["gpu_power_watts"]["value"]) == (200, 77.0)
+    bare = msgspec.convert(answer, AllocationAnswer)
+    (shown,) = with_guests(bare, {device["id"]: told["views"]}, name=False).devices  # as a tenant is told
+    assert shown.in_guest is not None
+    assert (shown.in_guest.known, shown.in_guest.views) == (True, ())
+
+
+async def test_where_the_host_never_read_it_that_is_said(site: Site) -> None:
+    at = now()
+    await post(site, 1, at, (vfio(1, at), vfio(2, at)), report(at, 7))
+    answer = await answered(site)
+    assert [one["in_guest"]["known"] for one in answer["devices"]] == [False, False]
+    assert "both are one GPU" in answer["devices"][0]["in_guest"]["detail"]
+    assert answer["detail"] == ""
+    answer = await answered(site, "0000:01:00.0", "0000:02:00.0", "GPU-7")
+    by_name = {one["uuid"] or one["pci_address"]: one.get("in_guest") for one in answer["devices"]}
+    assert by_name["GPU-7"]["known"] is True
+    assert by_name["0000:01:00.0"]["known"] is False
+    assert answer["detail"].startswith(
+        "1 of the devices are listed by the UUID that a virtual machine shows, and may be"
+    )
+
+
+async def test_what_no_virtual_machine_of_the_host_shows_is_not_said_to_be_in_one(site: Site) -> None:
+    at = now()
+    await post(site, 1, at - 2 * NANOS, (gpu_sample(gpu_view(1), at - 2 * NANOS), gpu_sample(gpu_view(2), at)))
+    await post(site, 2, at, (gpu_sample(gpu_view(2), at), vfio(1, at)), report(at, 1, hypervisor="node-b"))
+    answer = await answered(site, "0000:01:00.0", "GPU-2", "GPU-gone")
+    by_name = {one["uuid"] or one["pci_address"]: one.get("in_guest") for one in answer["devices"]}
+    assert by_name["0000:01:00.0"]["known"] is False
+    assert (by_name["GPU-2"], by_name["GPU-gone"]) == (None, None)
