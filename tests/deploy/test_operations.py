@@ -34,6 +34,7 @@ SELDOM = {
     "gpufleet_hub_unwritten_samples_total",
     "gpufleet_hub_unknown_metrics_total",
     "gpufleet_hub_unknown_labels_total",
+    "gpufleet_hub_unremembered_series_total",
     "gpufleet_hub_other_metrics_total",
     "gpufleet_hub_invalid_values_total",
     "gpufleet_hub_quarantined_batches_total",

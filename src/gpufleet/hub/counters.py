@@ -18,6 +18,7 @@ class Counters:
         other_metrics: the same by metric name; see `bounded`.
         written_nameless: those of which the labels do not tell whose they are.
         written_problems: those that could not be taken, by why.
+        unremembered_series: series that were read anew for want of room to remember them, by writer; see `bounded`.
         flushed_batches, flushed_rows: written to the store.
         flush_failures: attempts to flush that failed.
         quarantined: batches put aside, by step.
@@ -45,6 +46,7 @@ class Counters:
         self.other_metrics: Counter[str] = Counter()
         self.written_nameless = 0
         self.written_problems: Counter[str] = Counter()
+        self.unremembered_series: Counter[str] = Counter()
         self.flushed_batches = 0
         self.flushed_rows = 0
         self.flush_failures = 0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
+from gpufleet.codecs.remote_write.known import RENEWED_AFTER
 from gpufleet.codecs.remote_write.limits import WriteLimits
 from gpufleet.codecs.remote_write.records import WriteProblem, WriteRequest
 from gpufleet.model.errors import WireError, WireLimitError
@@ -224,8 +225,45 @@ def test_what_is_kept_between_requests_is_bounded() -> None:
         points = [Point({"__name__": "m", "i": f"{number}-{i}"}, 1.0, AT * 1_000_000) for i in range(8)]
         decoder.decode_1(encode_1(points))
         decoder.decode_2(encode_2(points))
-        assert len(decoder._known) <= 26
-        assert len(decoder._same) <= 26
+        assert decoder.known.kept <= 10
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_there_is_no_room_for_is_read_anew_and_leaves_the_rest_remembered(version: int) -> None:
+    decoder = WriteDecoder(WriteLimits(kept=10))
+    encode, decode = (encode_1, decoder.decode_1) if version == 1 else (encode_2, decoder.decode_2)
+    points = [Point({"__name__": "m", "i": str(i)}, float(i), AT * 1_000_000) for i in range(15)]
+    first = decode(encode(points))
+    for _ in range(5):
+        again = decode(encode(points))
+        assert [one.labels["i"] for one in again.series] == [str(i) for i in range(15)]
+        assert decoder.known.missed == 5
+        same = [one is before for one, before in zip(again.series, first.series, strict=True)]
+        assert same == [True] * 10 + [False] * 5
+    decoder.known.allow(4)
+    decoder.known.trim()
+    assert decoder.known.kept == 4
+    assert [one is before for one, before in zip(decode(encode(points)).series, first.series, strict=True)][:5] == [
+        *[True] * 4,
+        False,
+    ]
+
+
+def test_series_that_ended_make_room_in_the_end() -> None:
+    decoder = WriteDecoder(WriteLimits(kept=10))
+
+    def missed(start: int) -> int:
+        points = [Point({"__name__": "m", "i": str(start + i)}, 1.0, AT * 1_000_000) for i in range(10)]
+        decoder.decode_1(encode_1(points))
+        return decoder.known.missed
+
+    assert missed(0) == 0
+    assert missed(100) == 10
+    rounds = 0
+    while missed(100):
+        rounds += 1
+    assert rounds == RENEWED_AFTER
+    assert decoder.known.kept == 10
 
 
 @pytest.mark.parametrize("second", [False, True])
@@ -244,8 +282,8 @@ def test_what_is_of_no_use_is_remembered_by_its_name_alone(second: bool) -> None
             (f"more_{number}", {}, 1.0),
             ("DCGM_FI_DEV_GPU_TEMP", {"gpu": "1"}, 50.0),
         ]
-        assert decoder.kept == 1
-        assert len(decoder._others) <= 12
+        assert decoder.known.kept == 1
+        assert len(decoder.known.others) <= 12
 
 
 @pytest.mark.parametrize("second", [False, True])
@@ -322,7 +360,7 @@ def test_a_name_of_no_use_is_remembered_only_if_it_is_no_longer_than_names_are(v
     for length, kept in ((100_000, 0), (200, 1)):
         found = decode(encode([Point({"__name__": "x" * length}, 1.0, AT * 1_000_000)]))
         assert [one.name for one in found.series] == ["x" * min(length, 256)]
-        assert len(decoder._others) == kept
+        assert len(decoder.known.others) == kept
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -330,9 +368,9 @@ def test_series_with_long_labels_count_for_as_many_as_they_take(version: int) ->
     decoder = WriteDecoder()
     encode, decode = (encode_1, decoder.decode_1) if version == 1 else (encode_2, decoder.decode_2)
     decode(encode([Point({"__name__": "m"}, 1.0, AT * 1_000_000)]))
-    assert decoder.kept == 1
+    assert decoder.known.kept == 1
     long = {f"label_{number}": "x" * 1000 for number in range(20)}
     decode(encode([Point({"__name__": "m", **long, "n": str(n)}, 1.0, AT * 1_000_000) for n in range(10)]))
-    assert 180 <= decoder.kept <= 220
-    decoder.forget()
-    assert decoder.kept == 0
+    assert 180 <= decoder.known.kept <= 220
+    decoder.known.forget()
+    assert decoder.known.kept == 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -78,14 +78,16 @@ def held(machine: str, *gpus: int, at: int = NOW) -> Written:
 
 
 @contextlib.contextmanager
-def running(clock: FakeClock, writers: Writers | None = None, ingest: Any = None) -> Iterator[Writes]:
+def running(
+    clock: FakeClock, writers: Writers | None = None, ingest: Any = None, counters: Counters | None = None
+) -> Iterator[Writes]:
     with ThreadPoolExecutor(1) as thread:
         yield Writes(
             ingest=ingest,
             registry=Unknown(),  # type: ignore[arg-type]
             store=None,  # type: ignore[arg-type]  # of machines that nobody knows it is not asked
             clusters=("many", "one"),
-            counters=Counters(),
+            counters=counters or Counters(),
             clock=clock,
             threads=thread,
             is_caught_up=lambda: True,
@@ -113,22 +115,68 @@ async def test_a_cluster_of_many_writers_leaves_room_for_another_and_silent_ones
             await write("many", "pod-0")
 
 
-async def test_the_series_of_all_writers_together_are_bounded() -> None:
-    kept: dict[str, Writer] = {}
+class Sender:
+    """Writes series of its own; `missed` of them were not remembered when it wrote last."""
+
+    def __init__(self, writes: Writes, cluster: str, name: str, series: int) -> None:
+        self._writes, self._cluster, self._name, self._series = writes, cluster, name, series
+        self.missed = self.kept = 0
+
+    async def write(self) -> None:
+        def read(writer: Writer) -> Written:
+            points = [Point({"__name__": "DCGM_X", "UUID": f"{self._name}-{i}"}, 1.0, NOW) for i in range(self._series)]
+            writer.decoder.decode_1(encode_1([*points, Point({"__name__": "node_x", "i": self._name}, 1.0, NOW)]))
+            self.missed = writer.decoder.known.missed
+            return NOTHING
+
+        await self._writes.take(self._cluster, self._name, read)
+
+
+async def settled(senders: Sequence[Sender]) -> list[int]:
+    """Return how many series of each are not remembered, once each has written often enough for its share."""
+    for _ in range(4):
+        for one in senders:
+            await one.write()
+    return [one.missed for one in senders]
+
+
+async def test_a_writer_of_many_series_costs_itself_and_nobody_else() -> None:
     clock = FakeClock()
-    with running(clock, Writers(clock, series_kept=25)) as writes:
-        for name in ("a", "b", "c", "d"):
+    with running(clock, Writers(clock, series_kept=100)) as writes:
+        small, large = Sender(writes, "many", "small", 30), Sender(writes, "many", "large", 1000)
+        assert await settled([small]) == [0]
+        for _ in range(3):
+            await large.write()
+            await small.write()
+            assert small.missed == 0
+        assert await settled([small, large]) == [0, 930]  # what the other does not want is its own
 
-            def read(writer: Writer, name: str = name) -> Written:
-                kept[name] = writer
-                points = [Point({"__name__": "DCGM_X", "UUID": f"{name}-{i}"}, 1.0, NOW) for i in range(10)]
-                writer.decoder.decode_1(encode_1([*points, Point({"__name__": "node_x", "i": name}, 1.0, NOW)]))
-                return NOTHING
 
-            await writes.take("many", name, read)
-            clock.advance(1)
-    # Who wrote last keeps its own; what is of no known project is not kept at all.
-    assert {name: one.decoder.kept for name, one in kept.items()} == {"a": 0, "b": 0, "c": 10, "d": 10}
+async def test_two_writers_that_want_all_of_it_have_a_half_each_and_neither_forgets() -> None:
+    clock = FakeClock()
+    counters = Counters()
+    with running(clock, Writers(clock, series_kept=100), counters=counters) as writes:
+        both = [Sender(writes, "many", name, 60) for name in ("a", "b")]
+        assert await settled(both) == [10, 10]
+        before = counters.unremembered_series.copy()
+        assert await settled(both) == [10, 10]
+        assert counters.unremembered_series - before == {"many/a": 40, "many/b": 40}
+
+
+async def test_a_cluster_of_many_writers_has_one_cluster_s_share() -> None:
+    clock = FakeClock()
+    with running(clock, Writers(clock, series_kept=100)) as writes:
+        many = [Sender(writes, "many", f"pod-{number}", 50) for number in range(5)]
+        assert await settled([*many, Sender(writes, "one", "prometheus", 50)]) == [*[40] * 5, 0]
+
+
+async def test_who_fell_silent_leaves_its_room_to_others() -> None:
+    clock = FakeClock()
+    with running(clock, Writers(clock, series_kept=100)) as writes:
+        gone, there = Sender(writes, "many", "gone", 80), Sender(writes, "many", "there", 80)
+        assert await settled([gone, there]) == [30, 30]
+        clock.advance(ROWS_KEPT_SECONDS)
+        assert await settled([there]) == [0]
 
 
 async def test_what_a_cluster_s_writers_tell_of_is_bounded_and_what_was_told_before_still_is_taken() -> None:

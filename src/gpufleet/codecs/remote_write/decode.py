@@ -7,7 +7,7 @@ from collections.abc import Callable
 import cramjam
 
 from gpufleet.codecs.remote_write.fields import BYTES, FIXED64, VARINT, signed, skip, span, text, varint
-from gpufleet.codecs.remote_write.known import NAME, SeriesError, series_of
+from gpufleet.codecs.remote_write.known import NAME, Key, KnownSeries, SeriesError, series_of
 from gpufleet.codecs.remote_write.limits import WriteLimits
 from gpufleet.codecs.remote_write.records import WriteProblem, WriteRequest
 from gpufleet.model.errors import WireError, WireLimitError
@@ -21,8 +21,6 @@ MILLISECOND = 1_000_000
 _LAST = 2**63 - 1
 _OTHER = 1
 """The mark of a series of no use: what is wrong with it is no problem of anybody's."""
-_BYTES_A_SERIES = 1024
-"""Of its labels, that are remembered. One with more counts for as many: a writer may make them as long as a message."""
 
 _DOUBLE = struct.Struct("<d")
 _TYPES = ("unknown", "counter", "gauge", "histogram", "gaugehistogram", "summary", "info", "stateset")
@@ -57,7 +55,11 @@ def decompress(body: bytes, limits: WriteLimits) -> bytes:
 
 
 class WriteDecoder:
-    """Reads the requests of one writer, one after the other. Not safe to share between threads."""
+    """Reads the requests of one writer, one after the other. Not safe to share between threads.
+
+    Attributes:
+        known: what is remembered of them.
+    """
 
     def __init__(self, limits: WriteLimits | None = None, is_wanted: Callable[[str], bool] = lambda _: True) -> None:
         """Prepare it.
@@ -69,10 +71,8 @@ class WriteDecoder:
         """
         self._limits = limits or WriteLimits()
         self._is_wanted = is_wanted
-        self._others: dict[object, Series] = {}  # without labels: version 1: by the bytes of the name; 2: by the name
-        self._bytes = 0  # of labels that are remembered
-        self._known: dict[object, Series] = {}  # version 1: by the bytes of its labels; 2: by its symbols
-        self._same: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}  # by what they mean
+        self.known = KnownSeries(self._limits)
+        self._found, self._others = self.known.found, self.known.others
         self._request = WriteRequest([], [], [], [], {}, {})
 
     def decode_1(self, body: bytes) -> WriteRequest:
@@ -125,22 +125,9 @@ class WriteDecoder:
             self._series_2(data, start, stop, symbols)
         return self._request
 
-    @property
-    def kept(self) -> int:
-        """Series that are remembered; long ones count for several."""
-        return max(len(self._known), len(self._same), self._bytes // _BYTES_A_SERIES)
-
-    def forget(self) -> None:
-        """Remember none."""
-        self._known.clear()
-        self._bytes = 0
-        self._same.clear()
-        self._others.clear()
-
     def _begin(self, body: bytes) -> bytes:
         self._request = WriteRequest([], [], [], [], {}, {})
-        if self.kept > self._limits.kept or len(self._others) > self._limits.others:
-            self.forget()
+        self.known.begin()
         return decompress(body, self._limits)
 
     def _series_1(self, data: bytes, at: int, end: int) -> None:
@@ -155,7 +142,7 @@ class WriteDecoder:
         try:
             if series is None:
                 key = data[start:at]
-                series = self._known.get(key)
+                series = self._found.get(key)
                 if series is None:
                     series = self._new(key, name, self._pairs(data, start, at))
         except SeriesError as error:
@@ -199,7 +186,7 @@ class WriteDecoder:
         try:
             if series is None:
                 key = tuple(words)
-                series = self._known.get(key)
+                series = self._found.get(key)
                 if series is None:
                     series = self._new(key, name, list(zip(words[::2], words[1::2], strict=True)))
         except SeriesError as error:
@@ -207,17 +194,11 @@ class WriteDecoder:
             return
         self._samples(data, at, end, series, _HISTOGRAM_2, _EXEMPLAR_2, is_second=True)
 
-    def _new(self, key: object, first: bytes | tuple[str, ...], pairs: list[tuple[str, str]]) -> Series:
+    def _new(self, key: Key, first: Key, pairs: list[tuple[str, str]]) -> Series:
         """Return a series that was not seen before; `first` is the key of its first label alone."""
         name = clean(next((value for label, value in pairs if label == NAME), "")[: self._limits.name_bytes])
         if not name or self._is_wanted(name):
-            series = series_of(pairs, self._limits)
-            same = self._same.setdefault((series.name, tuple(sorted(series.labels.items()))), series)
-            self._known[key] = same
-            self._bytes += (
-                len(key) if isinstance(key, bytes) else sum(map(len, (text for pair in pairs for text in pair)))
-            )
-            return same
+            return self.known.keep(key, series_of(pairs, self._limits))
         other = Series(name, {})
         other.mark = _OTHER
         size = len(first) if isinstance(first, bytes) else sum(map(len, first))

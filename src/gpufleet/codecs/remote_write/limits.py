@@ -12,7 +12,7 @@ class WriteLimits(msgspec.Struct, frozen=True, kw_only=True):
         samples, series, symbols: of one request.
         labels: of one series; a Kubernetes node with feature discovery has more than a hundred.
         name_bytes, value_bytes: of a label's name and value.
-        kept: series that are remembered between requests; beyond it the memory starts anew.
+        kept: series that are remembered between requests; further ones are read anew each time.
         others: names of no use to the reader that are remembered between requests; so, too.
     """
 

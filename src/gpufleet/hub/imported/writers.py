@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Collection, Sequence
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
+from gpufleet.hub.imported.fairness import fair_share
 from gpufleet.hub.imported.holders import Holders
 from gpufleet.hub.imported.rows import Rows
 from gpufleet.hub.imported.series import is_wanted
@@ -19,7 +20,8 @@ WRITERS_KEPT = 64
 """Writers of one cluster; each keeps its newest rows in memory. What one cluster names leaves room for the others."""
 
 SERIES_KEPT = 500_000
-"""Series that all writers together are remembered by: about 1.5 GB. Beyond it who wrote last keeps its own."""
+"""Series that all writers together are remembered by: about 1.5 GB. Beyond it clusters, and each one's writers, have
+fair shares; what a writer sends beyond its own is taken, and read anew each time, which costs processor time."""
 
 SUBJECTS_KEPT = 250_000
 """What one cluster's writers may tell of at once: devices in each of their lanes, and who holds them. About 1 GB."""
@@ -93,6 +95,7 @@ class Writers:
         self._clock = clock
         self._series_kept, self._subjects_kept = series_kept, subjects_kept
         self._known: dict[tuple[str, str], Writer] = {}
+        self._is_scarce = False  # whether there are more series than there is room for
 
     def of(self, cluster: str, name: str, together_ns: int) -> Writer:
         """Return a writer, who is heard now. Raises WireLimitError if its cluster has too many."""
@@ -104,14 +107,29 @@ class Writers:
         return known
 
     def bound_series(self) -> None:
-        """Have writers that are silent for longest read their series anew where all together have too many."""
-        kept = sum(one.decoder.kept for one in self._known.values())
-        if kept <= self._series_kept:
+        """Share out the room for series. Who sends much costs itself, and not what a neighbour has a fair share of."""
+        if not self._is_scarce and sum(one.decoder.known.kept for one in self._known.values()) <= self._series_kept:
             return
-        for one in sorted(self._known.values(), key=lambda one: one.heard):
-            if kept > self._series_kept and not one.lock.locked():  # else a thread may be reading with it
-                kept -= one.decoder.kept
-                one.decoder.forget()
+        wants: dict[str, dict[str, int]] = {}
+        for (cluster, name), one in self._known.items():
+            wants.setdefault(cluster, {})[name] = self._wants(one)
+        of_clusters = [sum(mine.values()) for mine in wants.values()]
+        self._is_scarce = sum(of_clusters) > self._series_kept
+        share = fair_share(of_clusters, self._series_kept)
+        for cluster, mine in wants.items():
+            of_each = fair_share(mine.values(), share)
+            for name in mine:
+                one = self._known[cluster, name]
+                one.decoder.known.allow(0 if self._is_gone(one) else of_each)
+                if not one.lock.locked():  # else a thread may be reading with it; it does so itself when it begins
+                    one.decoder.known.trim()
+
+    def _wants(self, writer: Writer) -> int:
+        """Return how many series a writer would have remembered: all there is room for, where some were not."""
+        if self._is_gone(writer):
+            return 0
+        known = writer.decoder.known
+        return self._series_kept if known.missed else min(known.kept, self._series_kept)
 
     def tidy(self, cluster: str) -> None:
         """Forget what is old of a cluster's writers: those that fell silent do not do it themselves."""
@@ -126,7 +144,7 @@ class Writers:
                 if self._is_gone(one):
                     del self._known[one.cluster, one.name]
         if more and self._subjects(writer.cluster) + more > self._subjects_kept:
-            writer.decoder.forget()
+            writer.decoder.known.forget()
             words = f"the writers of cluster {writer.cluster!r} tell of {self._subjects_kept} devices already"
             raise WireLimitError("devices", f"{words}, each lane counted: let agents tell of them")
 

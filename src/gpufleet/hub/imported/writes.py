@@ -95,6 +95,8 @@ class Writes:
     async def _take(self, writer: Writer, read: Callable[[Writer], Written], beat: Heartbeat | None) -> Written:
         async with writer.lock, self._turns:
             written = await self._ask(lambda: read(writer))
+            if missed := writer.decoder.known.missed:
+                bounded(self._counters.unremembered_series, f"{writer.cluster}/{writer.name}", missed)
             self._writers.bound_series()
             writer.tidy(self._clock)
             self._writers.tidy(writer.cluster)

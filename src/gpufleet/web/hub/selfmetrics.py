@@ -73,6 +73,8 @@ def render(status: HubStatus, senders: Mapping[tuple[str, State], int], hearing:
     _by_label(
         page, "unknown_metrics_total", "Values of metrics that this catalogue lacks", "metric", counters.unknown_metrics
     )
+    words = "Series that were read anew for want of room to remember them"
+    _by_label(page, "unremembered_series_total", words, "writer", counters.unremembered_series)
     words = "New series of known projects that have a label which no table has"
     _by_label(page, "unknown_labels_total", words, "label", counters.unknown_labels)
     _by_label(page, "other_metrics_total", "Samples of no project that is known here", "metric", counters.other_metrics)
