@@ -89,7 +89,10 @@ class Flusher:
             return
 
     def _flush_once(self) -> bool:
-        """Flush one group, and return whether it was a full one, so that the next need not wait."""
+        """Flush one group, and return whether the next need not wait: it was a full one, and half as many are left.
+
+        Where the writer takes fewer than the log gives, as they unpack to too much, a small rest is no group by itself.
+        """
         started = self._clock.monotonic()
         repeat = self._writer.repeats
         records = self._next_records(repeat)
@@ -100,8 +103,8 @@ class Flusher:
         self._counters.last_flush_at = self._clock.now_ns()
         self._counters.last_flush_seconds = self._clock.monotonic() - started
         weight = sum(len(record.body) for record in records)
-        is_full = 2 * len(records) >= self._max_records or 2 * weight >= self._max_bytes
-        return is_full or len(done) < len(records)
+        is_full = 2 * len(records) >= self._max_records or 2 * weight >= self._max_bytes or len(done) < len(records)
+        return is_full and 2 * self._wal.waiting_records >= len(done)
 
     def _next_records(self, repeat: range | None) -> list[WalRecord]:
         if repeat is None:
