@@ -47,6 +47,22 @@ def test_a_gpu_of_which_two_machines_tell_at_once_has_not_moved(both: int) -> No
     assert stays([slot("a", X, HOUR), slot("b", X, 3 * HOUR)], told) == {}
 
 
+def test_a_gpu_that_moved_back_was_in_the_other_machine_while_that_told_of_it() -> None:
+    told = {("a", X): 20 * HOUR, ("b", X): 5 * HOUR}
+    assert stays([slot("a", X, HOUR), slot("b", X, 3 * HOUR)], told) == {("b", X): (3 * HOUR, 5 * HOUR)}
+
+
+def test_a_gpu_that_moved_back_from_the_second_of_two_machines() -> None:
+    told = {("a", X): 20 * HOUR, ("b", X): 5 * HOUR, ("c", X): 9 * HOUR}
+    found = stays([slot("a", X, HOUR), slot("b", X, 3 * HOUR), slot("c", X, 6 * HOUR)], told)
+    assert found == {("b", X): (3 * HOUR, 5 * HOUR), ("c", X): (6 * HOUR, 9 * HOUR)}
+
+
+def test_one_of_two_machines_that_tell_at_once_has_not_given_it_back_while_it_tells() -> None:
+    told = {("a", X): 9 * HOUR, ("b", X): 9 * HOUR - APART_NS}
+    assert stays([slot("a", X, HOUR), slot("b", X, 3 * HOUR)], told) == {}
+
+
 def test_what_came_into_its_slot_is_there_since_then() -> None:
     told = {("a", X): 2 * HOUR, ("a", Y): 9 * HOUR, ("b", X): 9 * HOUR}
     found = stays([slot("a", X, HOUR), slot("a", Y, 4 * HOUR), slot("b", X, 6 * HOUR)], told)

@@ -106,17 +106,9 @@ async def test_a_machine_that_shows_no_gpu_is_not_short_of_what_nobody_expects(s
     assert one.detail == "no GPU of it is known, and nobody said how many it should have"
 
 
-async def test_a_gpu_that_moved_is_held_where_it_was(site: Site) -> None:
-    """GPU-1 goes from node-a to node-b at noon; GPU-2 comes into its slot at six in the evening."""
-    for seq, (hour, name, gpus) in enumerate(
-        [
-            (6, "node-a", {0: 0, 1: 1}),
-            (6, "node-b", {5: 0}),
-            (12, "node-b", {5: 0, 1: 1}),
-            (18, "node-a", {0: 0, 2: 1}),
-            (18, "node-b", {5: 0, 1: 1}),
-        ]
-    ):
+async def hosts_tell(site: Site, *told: tuple[int, str, dict[int, int]]) -> None:
+    """Have machines tell, at hours of a day, of GPUs in slots; node-a is tenant t's, node-b is u's."""
+    for seq, (hour, name, gpus) in enumerate(told):
         at = to_ns(dt.datetime(2026, 3, 1, hour, tzinfo=dt.UTC))
         samples = tuple(
             gpu_sample(gpu_view(gpu), at, gpu_power_watts=1.0, gpu_pci_address=f"0000:0{slot}:00.0")
@@ -127,6 +119,36 @@ async def test_a_gpu_that_moved_is_held_where_it_was(site: Site) -> None:
     for name, tenant, expected in (("node-a", "t", {"H200": 2}), ("node-b", "u", {})):
         allocated = spec(name, tenant=tenant, expected=expected)
         await site.ask(f"/v1/allocations/{name}", "PUT", {**allocated, "valid_from": "2026-03-01T00:00:00Z"})
+
+
+async def test_a_gpu_that_moved_back_is_the_first_machines_again(site: Site) -> None:
+    """GPU-1 is in node-b from eight to eleven; whether node-a had it as well meanwhile nobody says."""
+    await hosts_tell(
+        site,
+        (6, "node-a", {0: 0, 1: 1}),
+        (8, "node-b", {5: 0, 1: 1}),
+        (11, "node-b", {5: 0, 1: 1}),
+        (18, "node-a", {0: 0, 1: 1}),
+        (18, "node-b", {5: 0}),
+    )
+    answer = await usage(site, f"group_by=tenant&{DAY}")
+    assert [(row.group, row.held_gpu_hours) for row in answer.rows] == [
+        ({"tenant": "t"}, 24.0 + 24.0),
+        ({"tenant": "u"}, 24.0 + 3.0),
+    ]
+    assert answer.total.held_gpu_hours == 72.0
+
+
+async def test_a_gpu_that_moved_is_held_where_it_was(site: Site) -> None:
+    """GPU-1 goes from node-a to node-b at noon; GPU-2 comes into its slot at six in the evening."""
+    await hosts_tell(
+        site,
+        (6, "node-a", {0: 0, 1: 1}),
+        (6, "node-b", {5: 0}),
+        (12, "node-b", {5: 0, 1: 1}),
+        (18, "node-a", {0: 0, 2: 1}),
+        (18, "node-b", {5: 0, 1: 1}),
+    )
     answer = await usage(site, f"group_by=tenant&{DAY}")
     # GPU-0 all day, GPU-1 until noon, a missing one until six, GPU-2 from then on; GPU-5 all day, GPU-1 from noon on
     assert [(row.group, row.held_gpu_hours) for row in answer.rows] == [

@@ -1,8 +1,10 @@
 """From when to when a GPU was in a machine, where it moved between machines. Pure.
 
 A GPU that one machine told of until another one did has moved: it was the first one's until the other first told of it,
-and what came into its slot has been there since. One of which two machines tell at the same time has not: who has it is
-not known, and what is known of it stays with both.
+and what came into its slot has been there since. One that the first machine tells of again, and the others no more, has
+moved back: it was in each of the others from when that first told of it until it last did. Whether it was in the first
+one as well meanwhile is not known, and what is known of it then stays with both, as it does all the time of a GPU of
+which two machines go on telling.
 """
 
 from collections import defaultdict
@@ -79,6 +81,9 @@ def stays_of(slots: Iterable[StoredSlot], told: Mapping[Place, int]) -> dict[Pla
     for places in by_view.values():
         ordered = sorted(places, key=lambda place: (first[place], place))
         if any(told[before] > first[after] + APART_NS for before, after in pairwise(ordered)):
+            home, *others = ordered
+            if all(told[home] > told[other] + APART_NS for other in others):
+                found.update({other: Stay(first[other], told[other]) for other in others})
             continue
         for before, after in pairwise(ordered):
             found[before].end = found[after].begin = first[after]
