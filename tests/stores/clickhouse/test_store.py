@@ -279,6 +279,39 @@ def test_threads_read_while_one_writes(store: ClickHouseStore, cluster: str) -> 
     assert stored.sample.measured_at == T0 + rounds - 1
 
 
+def test_what_a_write_said_is_answered_when_it_is_over_whoever_asks_beside_it(
+    store: ClickHouseStore, cluster: str
+) -> None:
+    failures: list[BaseException] = []
+    done = threading.Event()
+
+    def read() -> None:
+        try:
+            while not done.is_set():
+                for stored in store.latest(cluster, "m"):
+                    number = stored.sample.measured_at - T0
+                    assert len(stored.sample.dims) == number % 2
+                    assert stored.sample.view is not None
+                    assert stored.sample.view.index in (number, number + 1)  # views are written before samples
+        except BaseException as error:  # noqa: BLE001 - handed to the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(10):
+        dims = (DimValue("gpu_clock_event_active", ("gpu_idle",), 1),) * (number % 2)
+        view = View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", index=number)
+        sample = Sample(view=view, reader="nvml", lane=Lane.FAST, measured_at=T0 + number, values={}, dims=dims)
+        store.write([accept(cluster, "m", [sample], reported_at=T0 + number)], f"{cluster}-t{number}")
+        (stored,) = store.latest(cluster, "m")
+        assert stored.sample == sample
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
 @pytest.mark.parametrize(
     ("values", "column"),
     [

@@ -21,4 +21,5 @@ class Asking:
 
     async def ask_both(self, one: Callable[[], T], other: Callable[[], U]) -> tuple[T, U]:
         """Return what two questions come to, each on a thread of its own where one is free."""
-        return await asyncio.gather(self.ask(one), self.ask(other))
+        answers = await asyncio.gather(self.ask(one), self.ask(other))
+        return answers[0], answers[1]
