@@ -106,7 +106,7 @@ class Outbox:
             config_hash=self._config_hash,
             queue_records=queue.records,
             queue_bytes=queue.bytes,
-            oldest_unsent=oldest,
+            oldest_unsent=oldest if queue.records else None,
             dropped_total=queue.dropped + self._lost,
         )
 
