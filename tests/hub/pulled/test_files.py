@@ -20,7 +20,7 @@ def test_files_that_match_are_read_in_the_order_of_their_paths_and_read_again_wh
     write(tmp_path / "a.yml", "a:1", "a:2")
     (tmp_path / "other.txt").write_text("- targets: [c:1]")
     assert told(files) == ["a:1", "a:2", "b:1"]
-    assert files.look().problems == {str(tmp_path / "more.json"): "is not there"}
+    assert files.look().problems == {str(tmp_path / "more.json"): "is not there: it has no targets"}
     (tmp_path / "more.json").write_text('[{"targets": ["m:1"]}]')
     write(tmp_path / "a.yml", "a:3")
     (tmp_path / "b.yml").unlink()
@@ -39,6 +39,7 @@ def test_a_broken_file_keeps_its_last_good_list_and_says_so_until_it_is_mended(t
             looked = files.look()
             assert [one.targets for one in looked.groups] == [("a:1",)]
             assert set(looked.problems) == {str(path)}
+            assert looked.problems[str(path)].endswith("; what it said before stands")
     write(path)
     assert files.look().groups == ()
     assert not files.look().problems

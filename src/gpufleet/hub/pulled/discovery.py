@@ -56,7 +56,7 @@ class Discovery:
         wanted = set(targets)
         await self._end([one for one in self._tasks if one not in wanted])
         words = [*left_out, *self._begin(targets)]
-        self._say([f"{path}: {why}; what it said before stands" for path, why in looked.problems.items()], words)
+        self._say([f"{path}: {why}" for path, why in looked.problems.items()], words)
 
     def _begin(self, targets: tuple[Target, ...]) -> list[str]:
         """Start what is new; return words about what cannot be asked."""

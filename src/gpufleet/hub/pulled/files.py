@@ -13,6 +13,8 @@ from gpufleet.model.errors import GpufleetError
 MAX_FILES = 256
 """That one list of patterns may name."""
 
+BEFORE = "; what it said before stands"
+
 
 class Looked(msgspec.Struct, frozen=True):
     """What a look at the files found.
@@ -67,23 +69,23 @@ class TargetFiles:
             # Not waiting for whoever would write into a pipe.
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
-            return _File((), (), "is not there")
+            return _File((), (), "is not there: it has no targets")
         except OSError as error:
-            return _File((), before, f"cannot be opened: {error.strerror}")
+            return _File((), before, f"cannot be opened: {error.strerror}{BEFORE}")
         try:
             status = os.fstat(handle)
             signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
             if known is not None and known.signature == signature:
                 return known
             if not stat.S_ISREG(status.st_mode):
-                return _File(signature, before, "is no file")
+                return _File(signature, before, f"is no file{BEFORE}")
             with os.fdopen(os.dup(handle), "rb") as file:
                 content = file.read(MAX_BYTES + 1)
             groups = read_groups(content, yaml=Path(path).suffix.lower() != ".json")
         except OSError as error:
-            return _File((), before, f"cannot be read: {error.strerror}")
+            return _File((), before, f"cannot be read: {error.strerror}{BEFORE}")
         except GpufleetError as error:
-            return _File(signature, before, str(error))
+            return _File(signature, before, f"{error}{BEFORE}")
         finally:
             os.close(handle)
         return _File(signature, groups, "")
