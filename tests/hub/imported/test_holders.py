@@ -28,10 +28,18 @@ def test_a_holder_is_told_once_and_its_end_once_the_next_scrape_begins() -> None
     assert say(holders, 20, A) == [("a", 20, None, "exclusive")]
     assert say(holders, 30, A) == []
     assert say(holders, 40, B) == [("b", 40, None, "timeslice"), ("a", 20, None, "timeslice")][::-1]
-    assert say(holders, 50, B) == [("a", 20, 40, "timeslice"), ("b", 40, None, "exclusive")]
+    assert say(holders, 50, B) == [("a", 20, 40, "exclusive"), ("b", 40, None, "exclusive")]
     assert say(holders, 60) == []
     assert say(holders, 70) == [("b", 40, 60, "exclusive")]
     assert say(holders, 80) == []
+
+
+def test_one_that_shared_until_its_end_did() -> None:
+    holders = Holders()
+    say(holders, 10, A)
+    say(holders, 20, A, B)
+    say(holders, 30, B)
+    assert say(holders, 40, B) == [("a", 10, 30, "timeslice"), ("b", 20, None, "exclusive")]
 
 
 def test_parts_of_one_scrape_are_one() -> None:

@@ -29,11 +29,13 @@ class Held(msgspec.Struct, frozen=True):
         at: the newest instant at which it was told of; 0 where only the store remembers it.
         seen: holders that were named then.
         since: holder to when it was first named, of those that have not let go.
+        together: holder to how many were named in the last whole scrape that named it.
     """
 
     at: int = 0
     seen: frozenset[Holder] = frozenset()
     since: Mapping[Holder, int] = {}
+    together: Mapping[Holder, int] = {}
 
 
 class Holders:
@@ -65,7 +67,8 @@ class Holders:
                 continue  # of a time that is known already
             after = _after(before, at, holders)
             for holder, since in before.since.items() - after.since.items():
-                told[view, holder, since] = _holding(view, holder, since, before.at, len(before.since))
+                sharers = after.together.get(holder, len(before.since))
+                told[view, holder, since] = _holding(view, holder, since, before.at, sharers)
             if after.since != before.since:
                 for holder, since in after.since.items():
                     told[view, holder, since] = _holding(view, holder, since, None, len(after.since))
@@ -84,15 +87,17 @@ class Holders:
 def _after(before: Held, at: int, holders: frozenset[Holder]) -> Held:
     """Return who holds a view after a part of a scrape."""
     if at == before.at:
-        since, seen = dict(before.since), before.seen | holders
+        since, seen, together = dict(before.since), before.seen | holders, before.together
     else:
         # The scrape before is complete: whoever it does not name had let go of the view by then.
         gone = before.since.keys() - before.seen if before.at else set()
         since = {holder: begun for holder, begun in before.since.items() if holder not in gone}
         seen = holders
+        together = {one: count for one, count in before.together.items() if one in before.since}
+        together |= dict.fromkeys(before.seen, len(before.seen))
     for holder in sorted(holders, key=lambda one: one.id):
         since.setdefault(holder, at)
-    return Held(at, seen, since)
+    return Held(at, seen, since, together)
 
 
 def _holding(view: str, holder: Holder, since: int, until: int | None, sharers: int) -> Holding:
