@@ -264,7 +264,7 @@ def _upgrade_version_3(folder: str, *, killed: bool) -> None:
 
 
 def upgrade_version_5(folder: str) -> None:
-    """A folder of schema version 5, whose `latest` was compressed as everything else."""
+    """A folder of schema version 5: `latest` was compressed as everything else, `dim_samples` had no numbers."""
     store = opened(folder)
     store.write([one(1)], "t")
     store.close()
@@ -272,6 +272,8 @@ def upgrade_version_5(folder: str) -> None:
     handles = Handles(dsn, connector(dsn))
     for column in LATEST.columns:
         handles.writer.command(f"ALTER TABLE latest MODIFY COLUMN `{column.name}` CODEC(ZSTD(1))")
+    for name in ("epoch", "seq"):
+        handles.writer.command(f"ALTER TABLE dim_samples DROP COLUMN {name}")
     say(migrate(handles.writer, every_table(), dsn.engine))
     say(migrate(handles.writer, every_table(), dsn.engine))
     codecs = "SELECT DISTINCT compression_codec FROM system.columns WHERE table = 'latest'"

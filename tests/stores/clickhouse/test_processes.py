@@ -104,9 +104,14 @@ def test_a_folder_of_version_3_keeps_its_newest_samples(tmp_path: Path, child: s
     assert left == ["latest"]
 
 
-def test_latest_of_version_5_is_compressed_quickly_from_now_on(tmp_path: Path) -> None:
+def test_a_folder_of_version_5_is_compressed_quickly_and_numbered_from_now_on(tmp_path: Path) -> None:
     changed, again, codecs, latest = run("upgrade_version_5", tmp_path / "db")
-    assert changed == [f"ALTER TABLE latest MODIFY COLUMN `{column.name}` CODEC(LZ4)" for column in LATEST.columns]
+    quick = [f"ALTER TABLE latest MODIFY COLUMN `{column.name}` CODEC(LZ4)" for column in LATEST.columns]
+    assert [one for one in changed if "dim_samples" not in one] == quick
+    assert [one.split(" CODEC")[0] for one in changed if "dim_samples" in one] == [
+        "ALTER TABLE dim_samples ADD COLUMN IF NOT EXISTS `epoch` LowCardinality(String)",
+        "ALTER TABLE dim_samples ADD COLUMN IF NOT EXISTS `seq` UInt64",
+    ]
     assert again == []
     assert codecs == ["CODEC(LZ4)"]
     assert latest == [{"gpu_power_watts": 1.0, "gpu_name": "name 0"}]

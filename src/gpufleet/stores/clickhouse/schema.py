@@ -12,7 +12,7 @@ import msgspec
 from gpufleet.model.catalogue import CORE_METRICS, Metric, ValueType
 from gpufleet.model.process import PROCESS_READINGS
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Raised when tables change in a way that the catalogue does not cause; a store of a newer one is refused."""
 
 DEDUPLICATION_WINDOW = 10_000
@@ -87,6 +87,7 @@ SUBJECT = (
 
 _LANE = (Column("reader", TEXT), Column("lane", TEXT))
 _RECEIVED = Column("received_at", INSTANT, "Delta, ZSTD(1)")
+_NUMBER = (Column("epoch", TEXT), Column("seq", "UInt64", "Delta, ZSTD(1)"))
 _REPORTED = Column("reported_at", INSTANT)
 _SAMPLE_KEY = ("cluster", "machine", "view", "reader", "lane", "measured_at")
 
@@ -96,8 +97,7 @@ SAMPLE_HEAD = (
     Column("provenance", TEXT),
     Column("measured_at", INSTANT, "DoubleDelta, ZSTD(1)"),
     _RECEIVED,
-    Column("epoch", TEXT),
-    Column("seq", "UInt64", "Delta, ZSTD(1)"),
+    *_NUMBER,
     Column("driver_session", "UInt64"),
     Column("absence_set", "UInt64"),
     Column("info_set", "UInt64"),
@@ -193,6 +193,7 @@ DIM_SAMPLES = Table(
         Column("provenance", TEXT),
         Column("measured_at", INSTANT, "Delta, ZSTD(1)"),
         _RECEIVED,
+        *_NUMBER,
         Column("driver_session", "UInt64"),
         Column("metric", TEXT),
         Column("labels", "Array(String)"),

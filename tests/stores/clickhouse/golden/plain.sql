@@ -90,6 +90,8 @@ CREATE TABLE IF NOT EXISTS dim_samples (
     `provenance` LowCardinality(String) CODEC(ZSTD(1)),
     `measured_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
     `received_at` DateTime64(9, 'UTC') CODEC(Delta, ZSTD(1)),
+    `epoch` LowCardinality(String) CODEC(ZSTD(1)),
+    `seq` UInt64 CODEC(Delta, ZSTD(1)),
     `driver_session` UInt64 CODEC(ZSTD(1)),
     `metric` LowCardinality(String) CODEC(ZSTD(1)),
     `labels` Array(String) CODEC(ZSTD(1)),

@@ -170,6 +170,22 @@ def test_whatever_comes_and_whenever(store: ClickHouseStore, fleet: list[list[To
         check(store, cluster, f"m{number}", told)
 
 
+def test_a_counter_whose_clock_was_set_back_was_not_restarted(store: ClickHouseStore, cluster: str) -> None:
+    """Ten minutes, and then again the last five of them: by the time of measuring they fall at every other reading."""
+    instants = [*range(0, 600, 30), *range(315, 900, 30)]
+    batches = [
+        accept(cluster, "m", [sample(Told(at=at, values={0: 10**9 + 7 * seq, 3: 1e9 + 7.0 * seq}))], seq=seq)
+        for seq, at in enumerate(instants, start=1)
+    ]
+    store.write(batches, cluster)
+    roll(store)
+    query = "SELECT metric, int_increase, float_increase FROM dim_windows_1h FINAL WHERE cluster = {cluster:String}"
+    found = store._handles.reader.query(query, parameters={"cluster": cluster}).result_rows
+    grown = {metric: whole if float_ is None else float_ for metric, whole, float_ in found}
+    counted = 7 * (len(instants) - 2)  # unknown while the clock was set
+    assert grown == {SERIES[0][0]: counted, SERIES[3][0]: pytest.approx(counted)}
+
+
 def test_hours_are_there_without_minutes(store: ClickHouseStore, cluster: str) -> None:
     told = [Told(at=1800 + at, values={0: at, 4: at}) for at in (0, 60, 120)]
     store.write([accept(cluster, "m", [sample(one) for one in told])], cluster)

@@ -6,6 +6,7 @@ or not.
 """
 
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Storage
+from gpufleet.model.provenance import Provenance
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.rollup.parts import CHUNK, NEXT, OF_THE_DRIVER, SPEAKS_NS, TELLER
 from gpufleet.stores.clickhouse.rollup.tables import DIMS_1H, DIMS_1M, MINUTE_NS, STATES_1H, STATES_1M
@@ -25,10 +26,14 @@ _BY_DRIVER = "(" + ", ".join(f"'{name}'" for name in sorted(OF_THE_DRIVER)) + ")
 _ANEW = f"metric IN {_BY_DRIVER} AND driver_session != 0 AND session_before != 0 AND driver_session != session_before"
 
 
+_UNCOUNTED = f"(epoch = '' OR provenance = '{Provenance.IMPORTED}')"
+"""What was written before schema version 6, and what comes in any order: it is followed by time."""
+
+
 def _grown(kind: str, to: str) -> str:
     value, before = f"{kind}_value", f"{kind}_before"
     return (
-        f"multiIf(isNull({value}), NULL, before_ns = 0, {to}(0), "
+        f"multiIf(isNull({value}), NULL, before_ns = 0 OR before_ns > at_ns, {to}(0), "
         f"{value} < assumeNotNull({before}) OR ({_ANEW}), {value}, "
         f"{to}(assumeNotNull({value}) - assumeNotNull({before}))) AS {kind}_grown"
     )
@@ -53,14 +58,20 @@ SELECT {TELLER}, metric, labels, toDateTime(intDiv(at_ns, {window_ns}) * {window
 FROM (
     SELECT *, {_grown("int", "toUInt64")}, {_grown("float", "toFloat64")}
     FROM (
-        SELECT {TELLER}, metric, labels, int_value, float_value, driver_session,
-            toUnixTimestamp64Nano(measured_at) AS at_ns,
+        SELECT {TELLER}, metric, labels, int_value, float_value, driver_session, at_ns,
             lagInFrame(at_ns, 1, toInt64(0)) OVER series_before AS before_ns,
             lagInFrame(int_value) OVER series_before AS int_before,
             lagInFrame(float_value) OVER series_before AS float_before,
             lagInFrame(driver_session) OVER series_before AS session_before
-        FROM dim_samples FINAL WHERE {CHUNK} AND (isNotNull(int_value) OR isNotNull(float_value))
-        WINDOW series_before AS (PARTITION BY {_SERIES} ORDER BY measured_at
+        FROM (
+            SELECT {TELLER}, metric, labels, int_value, float_value, driver_session,
+                toUnixTimestamp64Nano(measured_at) AS at_ns,
+                if({_UNCOUNTED}, '', epoch) AS course, if({_UNCOUNTED}, 0, seq) AS number,
+                max(at_ns) OVER (PARTITION BY {_SERIES}, course ORDER BY number, at_ns
+                    ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS latest_ns
+            FROM dim_samples FINAL WHERE {CHUNK} AND (isNotNull(int_value) OR isNotNull(float_value))
+        )
+        WINDOW series_before AS (PARTITION BY {_SERIES} ORDER BY latest_ns, course, number, at_ns
             ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)
     )
     WHERE at_ns >= {{first:Int64}}
