@@ -88,6 +88,17 @@ def test_bad_attributes_of_a_resource_cost_its_points_and_no_others() -> None:
     assert found(request) == ([7, 1], {OtlpProblem.ATTRIBUTES: 2})
 
 
+def test_a_long_attribute_of_a_resource_costs_itself() -> None:
+    request, _ = one()
+    resource = request.resource_metrics[0].resource
+    resource.attributes.add(key="process.command_line").value.string_value = "java -cp " + "x" * 9000
+    resource.attributes.add(key="host.name").value.string_value = "node-1"
+    (read,) = decode_metrics(request.SerializeToString()).resources
+    assert dict(read.attributes)["host.name"] == "node-1"
+    assert "process.command_line" not in read.attributes
+    assert read.metrics
+
+
 @pytest.mark.parametrize("kind", ["histogram", "exponential_histogram", "summary"])
 def test_kinds_that_no_gpu_metric_is(kind: str) -> None:
     request, odd = one()

@@ -14,8 +14,10 @@ class AttributesError(Exception):
     """Attributes that are not taken."""
 
 
-def attributes_of(told: Any, limits: OtlpLimits) -> dict[str, Scalar]:
+def attributes_of(told: Any, limits: OtlpLimits, *, of_resource: bool = False) -> dict[str, Scalar]:
     """Return a repeated KeyValue as a mapping. Empty values and names are left out: they say nothing.
+
+    Of a resource those that are too long are left out, too: a host tells its command line beside its name.
 
     Raises:
         AttributesError: if they are too many or too long, or one comes twice.
@@ -27,6 +29,8 @@ def attributes_of(told: Any, limits: OtlpLimits) -> dict[str, Scalar]:
         name, held = one.key, one.value
         value = held.string_value or scalar_of(held)
         if len(name) > limits.name_bytes or (isinstance(value, str) and len(value) > limits.value_bytes):
+            if of_resource:
+                continue
             raise AttributesError
         name = clean(name)
         if name in attributes:

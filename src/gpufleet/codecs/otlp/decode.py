@@ -37,7 +37,7 @@ def decode_metrics(message: bytes, content_type: str = PROTOBUF, limits: OtlpLim
     for of_resource in parse(messages().metrics, message, content_type).resource_metrics:
         scopes = of_resource.scope_metrics
         try:
-            attributes = attributes_of(of_resource.resource.attributes, reading.limits)
+            attributes = attributes_of(of_resource.resource.attributes, reading.limits, of_resource=True)
         except AttributesError:
             for metric in (metric for scope in scopes for metric in scope.metrics):
                 reading.problem(metric.name, OtlpProblem.ATTRIBUTES, len(_points(metric)[1]))
@@ -56,7 +56,7 @@ def decode_logs(message: bytes, content_type: str = PROTOBUF, limits: OtlpLimits
     for of_resource in parse(messages().logs, message, content_type).resource_logs:
         scopes = of_resource.scope_logs
         try:
-            attributes = attributes_of(of_resource.resource.attributes, reading.limits)
+            attributes = attributes_of(of_resource.resource.attributes, reading.limits, of_resource=True)
         except AttributesError:
             for record in (record for scope in scopes for record in scope.log_records):
                 reading.problem(record.event_name, OtlpProblem.ATTRIBUTES)

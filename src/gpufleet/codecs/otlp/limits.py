@@ -13,7 +13,8 @@ class OtlpLimits(msgspec.Struct, frozen=True, kw_only=True):
         json_bytes: of a message in JSON, which takes ten times as long to read as protobuf.
         points: data points or log records of one request.
         attributes: of one resource, point or record; a Kubernetes node as a series has more than a hundred.
-        name_bytes, value_bytes: of an attribute's name and value, a metric's name, a record's text.
+        name_bytes, value_bytes: of an attribute's name and value, a metric's name, a record's text. A resource loses an
+            attribute that passes them, and nothing else.
     """
 
     body_bytes: int = 8 << 20
