@@ -76,6 +76,15 @@ def test_every_kind_of_value_comes_back_equal(store: ClickHouseStore, cluster: s
     assert store.latest(cluster, "other") == ()
 
 
+@pytest.mark.parametrize("at", [1, 2023 * NANOS, 20_230_101 * NANOS + 5, 10**18, 2**62])
+def test_values_with_dimensions_are_found_at_any_instant(store: ClickHouseStore, cluster: str, at: int) -> None:
+    dims = (DimValue("gpu_fan_speed_ratio", ("0",), 0.5),)
+    sample = Sample(view=GPU, reader="nvml", lane=Lane.FAST, measured_at=at, values={}, dims=dims)
+    store.write([accept(cluster, "m", [sample])], f"{cluster}-t")
+    (stored,) = store.latest(cluster, "m")
+    assert stored.sample == sample
+
+
 def test_same_token_adds_nothing(store: ClickHouseStore, cluster: str) -> None:
     batch = accept(cluster, "m", [fast(gpu_power_watts=100.0)])
     for token in ("same", "same", "another"):
