@@ -169,7 +169,9 @@ def test_known_gpus_are_those_that_drivers_told_of_last_and_those_on_buses(store
             Sample(view=view, reader=reader, lane=Lane.FAST, measured_at=at, values={"gpu_power_watts": 1.0})
             for view in views
         ]
-        store.write([accept(cluster, machine, samples, received_at=at)], f"{cluster}-{machine}-{at}-{reader}")
+        store.write(
+            [accept(cluster, machine, samples, received_at=at, reported_at=at)], f"{cluster}-{machine}-{at}-{reader}"
+        )
 
     def on_bus(machine: str, *functions: tuple[str, int, str | None]) -> None:
         inventory = [

@@ -15,7 +15,7 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Sample
 from gpufleet.model.retention import Retention
-from gpufleet.model.stored import Accepted
+from gpufleet.model.stored import Accepted, KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.client import Handles, connector, translated
@@ -55,10 +55,10 @@ def opened(dsn: str, hub: str = "", retention: Retention | None = None) -> Click
     return store
 
 
-def told(watts: float) -> list[Accepted]:
+def told(watts: float, machine: str = "m") -> list[Accepted]:
     values = {"gpu_power_watts": watts, "gpu_name": "H200"}
     sample = Sample(view=gpu(0), reader="nvml", lane=Lane.FAST, measured_at=T0, values=values)  # type: ignore[arg-type]
-    return [accept("c", "m", [sample])]
+    return [accept("c", machine, [sample])]
 
 
 def powers(store: ClickHouseStore) -> list[object]:
@@ -145,18 +145,25 @@ def test_over_tls_the_server_is_proven_by_the_authority_that_the_dsn_names(tmp_p
 # --- connections that break, and a server that is away
 
 
+LOST = ("latest", "after")
+"""Where what was to be counted is there, and the answer was lost."""
+
+
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("table", ["samples", "latest"])
 def test_what_was_cut_in_the_middle_of_an_insert_is_there_once(
     server: ClickHouse, database: str, table: str, when: str
 ) -> None:
-    with closing(opened(server.dsn(database))) as store:
+    with closing(opened(server.dsn(database), "hub-a")) as store:
+        assert store.known_gpus() == {}
         server.lose(table, when, times=2)
         for begun in (False, True):
             with pytest.raises(StoreError, match=f"insert into {table}: the server does not answer"):
                 store.write(told(100.0), "t", begun=begun)
+            assert store.known_gpus() == ({"c": KnownGpus(pci=None, nvml=1)} if (table, when) == LOST else {})
         store.write(told(100.0), "t", begun=True)
         assert powers(store) == [100.0]
+        assert store.known_gpus() == {"c": KnownGpus(pci=None, nvml=1)}
         assert rows(server, database) == {"samples": 1, "latest": 1, "info": 1, "views": 1}
 
 
@@ -176,6 +183,7 @@ def test_a_server_that_is_killed_between_an_insert_and_its_repetition(tmp_path: 
         server.start()
         store.write(told(100.0), "t", begun=True)
         assert powers(store) == [100.0]
+        assert store.known_gpus() == {"c": KnownGpus(pci=None, nvml=1)}
         assert rows(server, "fleet") == {"samples": 1, "latest": 1, "info": 1, "views": 1}
 
 
@@ -228,12 +236,14 @@ def test_a_hub_that_was_silent_for_too_long_has_lost_the_database(server: ClickH
         )
         with closing(opened(server.dsn(database), "hub-b")) as second:
             first.write(told(1.0), "t")  # it is not time to look yet
+            assert first.known_gpus()["c"] == KnownGpus(pci=None, nvml=1)
             passed[0] += RENEWED_EVERY_SECONDS
             with pytest.raises(StoreError, match="the hub hub-b"):
                 first.write(told(2.0), "u")
             with pytest.raises(StoreError, match="the hub hub-b"):
                 first.roll_up(T0 + 3 * HOUR_NS)
-            second.write(told(3.0), "v")
+            second.write(told(3.0, "n"), "v")
+            assert first.known_gpus()["c"] == KnownGpus(pci=None, nvml=2)  # nothing is kept by one that lost it
         first.write(told(4.0), "w")  # the second was stopped
         with pytest.raises(StoreError, match="the hub hub-a"):
             opened(server.dsn(database), "hub-b")

@@ -1,20 +1,23 @@
 """How things stand with many machines at once: which views were told of when, and whether they told a number."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
 
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PCI_READER
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.reading import Sample
-from gpufleet.model.stored import KnownGpus, Standing, StoredSample
-from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.stored import Standing, StoredSample
 from gpufleet.stores.clickhouse.client import Handle
+from gpufleet.stores.clickhouse.columns import Coded, Numeric
+from gpufleet.stores.clickhouse.counts import GPU, BusRows, GpuCounts, GpuRows
 from gpufleet.stores.clickhouse.declared import ON_BUS
 from gpufleet.stores.clickhouse.views import fetch_views
 
-UNNAMED = View(kind=ViewKind.GPU, side=Side.HOST, instance="").key
-"""How the key of a GPU begins that is known by its place in a list only."""
-
+_ROWS_AT_ONCE = 65_536
+"""Rows of which the texts are made at once: a million would take 200 MiB."""
 
 _STANDINGS = """
 SELECT machine, view, reader, lane, toUnixTimestamp64Nano(measured_at), toUnixTimestamp64Nano(received_at), provenance,
@@ -24,44 +27,19 @@ ORDER BY machine, view, reader, lane
 """
 
 
-_VIEW = "cityHash64(view)"
-"""Views of one machine are told apart by 64 bits of their keys: counting millions of texts takes longer."""
+_CLUSTERS = "SELECT DISTINCT cluster FROM latest ORDER BY cluster"
 
-_REPORTING = f"""
-SELECT cluster, sum(if(named > 0, named, unnamed)) FROM (
-    SELECT cluster, uniqExactIf({_VIEW}, NOT startsWith(view, '{UNNAMED}')) AS named,
-        uniqExactIf({_VIEW}, startsWith(view, '{UNNAMED}')) AS unnamed
-    FROM latest
-    WHERE startsWith(view, '{ViewKind.GPU}/') AND received_at >= fromUnixTimestamp64Nano({{since:Int64}}, 'UTC')
-        AND received_at <= fromUnixTimestamp64Nano({{until:Int64}}, 'UTC') AND tells
-    GROUP BY cluster, machine)
-GROUP BY cluster
-"""  # noqa: S608 - the names are ours; what is asked for is bound
+_GPUS = f"""
+SELECT machine, view, maxIf(toUnixTimestamp64Nano(known_at), reader != '{PCI_READER}') AS at,
+    argMaxIf(toUnixTimestamp64Nano(received_at), known_at, tells) AS told_at,
+    argMaxIf(toUnixTimestamp64Nano(received_at), known_at, reader != '{PCI_READER}') AS seen_at
+FROM latest WHERE cluster = {{cluster:String}} AND startsWith(view, '{GPU}') GROUP BY machine, view ORDER BY at
+"""  # noqa: S608 - the names are ours
 
 
-TOLD_TOGETHER_SECONDS = 1200
-"""What a machine told of longer before what it told last is not there any more: twice the longest usual lane."""
-
-_KNOWN = f"""
-SELECT cluster, sum(if(named > 0, named, unnamed)) FROM (
-    SELECT cluster, machine, groupArray({_VIEW}) AS views, groupArray(toUnixTimestamp(received_at)) AS at,
-        groupArray(startsWith(view, '{UNNAMED}')) AS bare, arrayMax(at) - {TOLD_TOGETHER_SECONDS} AS since,
-        arrayUniq(arrayFilter((v, t, b) -> t >= since AND NOT b, views, at, bare)) AS named,
-        arrayUniq(arrayFilter((v, t, b) -> t >= since AND b, views, at, bare)) AS unnamed
-    FROM latest
-    WHERE startsWith(view, '{ViewKind.GPU}/') AND reader != '{PCI_READER}'
-        AND machine NOT IN {{without:Array(String)}}
-    GROUP BY cluster, machine)
-GROUP BY cluster
-"""  # noqa: S608 - as above
-
-
-_ON_BUSES = f"""
-SELECT cluster, sum(gpus) FROM (
-    SELECT cluster, machine, {ON_BUS} AS gpus
-    FROM inventory WHERE machine NOT IN {{without:Array(String)}}
-    GROUP BY cluster, machine)
-GROUP BY cluster
+_BUSES = f"""
+SELECT cluster, machine, {ON_BUS} AS gpus, toUnixTimestamp64Nano(max(reported_at)) AS newest_at
+FROM inventory GROUP BY cluster, machine
 """  # noqa: S608 - as above
 
 
@@ -77,20 +55,33 @@ def fetch_gpus_on_buses(handle: Handle, cluster: str, machines: Sequence[str]) -
     return dict(handle.query(_ON_BUSES_OF, parameters=parameters).result_rows)
 
 
-def fetch_known_gpus(handle: Handle, without: Sequence[str]) -> dict[str, KnownGpus]:
-    """Ask how many GPUs the machines of each cluster have, as drivers and as buses tell, but for some machines."""
-    parameters = {"without": list(without)}
-    nvml = dict(handle.query(_KNOWN, parameters=parameters).result_rows)
-    pci = dict(handle.query(_ON_BUSES, parameters=parameters).result_rows)
-    return {cluster: KnownGpus(pci=pci.get(cluster), nvml=nvml.get(cluster, 0)) for cluster in sorted({*nvml, *pci})}
+def fetch_counts(handle: Handle) -> GpuCounts:
+    """Ask for what is to be known of every GPU to count them."""
+    counts = GpuCounts()
+    for (cluster,) in handle.query(_CLUSTERS).result_rows:  # all at once would take a kilobyte a GPU meanwhile
+        for rows in _in_parts(handle, _GPUS, {"cluster": cluster}):
+            of = Coded([cluster], np.zeros(rows.num_rows, np.int64))
+            at, told_at, seen_at = (_numbers(rows, name) for name in ("at", "told_at", "seen_at"))
+            counts.tell(GpuRows(of, _texts(rows, "machine"), _texts(rows, "view"), at, told_at, seen_at))
+    for rows in _in_parts(handle, _BUSES, {}):
+        gpus, reported_at = _numbers(rows, "gpus"), _numbers(rows, "newest_at")
+        counts.tell_buses(BusRows(_texts(rows, "cluster"), _texts(rows, "machine"), gpus, reported_at))
+    return counts
 
 
-def fetch_reporting_gpus(handle: Handle, since: int, until: int) -> dict[str, int]:
-    """Ask how many GPUs of each cluster told a number between the two; a row that a newer one replaces has told it too.
+def _in_parts(handle: Handle, question: str, parameters: dict[str, str]) -> Iterator[Any]:
+    """Yield the answer a part at a time; one thread takes less memory to make it, and less time of processors."""
+    answer = handle.query_arrow(question, parameters=parameters, settings={"max_threads": 1})
+    for first in range(0, answer.num_rows, _ROWS_AT_ONCE):
+        yield answer.slice(first, _ROWS_AT_ONCE)
 
-    GPUs known by their place in a list only count where no GPU with a name told a number: they may be the same.
-    """
-    return dict(handle.query(_REPORTING, parameters={"since": since, "until": until}).result_rows)
+
+def _texts(rows: Any, name: str) -> Coded:
+    return Coded(rows.column(name).to_pylist(), np.arange(rows.num_rows))
+
+
+def _numbers(rows: Any, name: str) -> Numeric:
+    return np.concatenate([np.asarray(part, np.int64) for part in rows.column(name).chunks])
 
 
 def fetch_standings(handle: Handle, cluster: str, machines: Sequence[str]) -> dict[str, tuple[Standing, ...]]:

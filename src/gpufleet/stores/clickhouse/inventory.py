@@ -5,7 +5,7 @@ from typing import Any
 
 from gpufleet.model.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange, StoredSlot
 from gpufleet.stores.clickhouse.client import Handle
-from gpufleet.stores.clickhouse.fleet import TOLD_TOGETHER_SECONDS, UNNAMED
+from gpufleet.stores.clickhouse.counts import TOLD_TOGETHER_SECONDS, UNNAMED
 
 _SLOTS = """
 SELECT machine, view, text, min(toUnixTimestamp64Nano(since)), max(toUnixTimestamp64Nano(since)) FROM info

@@ -31,16 +31,13 @@ from gpufleet.model.stored import (
 from gpufleet.model.usage import Stretch, Worked
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Handle, Handles, connector, translated
+from gpufleet.stores.clickhouse.columns import Columns
+from gpufleet.stores.clickhouse.counts import GpuCounts
 from gpufleet.stores.clickhouse.declared import fetch_declared_gpus, fetch_declared_of
 from gpufleet.stores.clickhouse.dsn import Dsn, parse_dsn
 from gpufleet.stores.clickhouse.events import fetch_events
 from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers_of_view
-from gpufleet.stores.clickhouse.fleet import (
-    fetch_gpus_on_buses,
-    fetch_known_gpus,
-    fetch_reporting_gpus,
-    fetch_standings,
-)
+from gpufleet.stores.clickhouse.fleet import fetch_counts, fetch_gpus_on_buses, fetch_standings
 from gpufleet.stores.clickhouse.holdings import fetch_holdings
 from gpufleet.stores.clickhouse.inventory import fetch_changes, fetch_pools, fetch_slots
 from gpufleet.stores.clickhouse.latest import fetch_latest
@@ -107,6 +104,7 @@ class ClickHouseStore:
         self._writing = threading.Lock()
         self._selecting = threading.Lock()
         self._known: Known | None = None
+        self._counts: GpuCounts | None = None
         self._tables = {table.name: table for table in every_table()}
         self._met = Met.nothing(writes_alone=lock is not None)  # of a server, another hub may turn out to be the writer
         self._marks = Marks()
@@ -161,12 +159,19 @@ class ClickHouseStore:
                 self._known = self._load_known()
             known, self._known = self._known, None  # forgotten unless everything below succeeds
             # All of it is made ready before any of it is written: what does not fit leaves nothing behind.
-            made = self._arrow_tables(accepted, known)
+            columns = build(accepted, known)
+            made = self._arrow_tables(columns)
             with translated(f"{self._dsn.shown}: insert into {TOUCHED_HOURS.name}"):
                 self._marks.mark(self._handles.writer, touched(accepted))
-            with self._met.telling(accepted, made):
-                for name, table in made:
-                    self._insert(name, table, f"{token}/{name}", begun=begun)
+            try:
+                with self._met.telling(accepted, made):
+                    for name, table in made:
+                        self._insert(name, table, f"{token}/{name}", begun=begun)
+                if self._counts is not None:
+                    self._counts.take(columns)
+            except BaseException:
+                self._counts = None  # any part may be there
+                raise
             known.trim()
             self._known = known
 
@@ -176,12 +181,12 @@ class ClickHouseStore:
             if begun and self._dsn.engine is not Engine.REPLICATED:
                 settle(self._handles.writer, self._tables[name], table, token)
 
-    def _arrow_tables(self, accepted: Sequence[Accepted], known: Known) -> list[tuple[str, Any]]:
+    def _arrow_tables(self, columns: dict[str, Columns]) -> list[tuple[str, Any]]:
         made: dict[str, Any] = {}
-        for name, columns in build(accepted, known).items():
+        for name, of_table in columns.items():
             # `latest` has the rows of `samples`, and of their columns those that say what a row is about
             begun = made["samples"] if name == "latest" else None
-            made[name] = arrow_table(self._tables[name], columns, begun=begun)
+            made[name] = arrow_table(self._tables[name], of_table, begun=begun)
         return list(made.items())
 
     def latest(self, cluster: str, machine: str, view: str | None = None) -> tuple[StoredSample, ...]:
@@ -201,13 +206,11 @@ class ClickHouseStore:
 
     def reporting_gpus(self, since: int, until: int) -> dict[str, int]:
         """Return cluster to GPUs that report; see `ports.Store`."""
-        with translated(f"{self._dsn.shown}: GPUs that report"):
-            return fetch_reporting_gpus(self._handles.reader, since, until)
+        return self._counted().reporting(since, until)
 
     def known_gpus(self, without: Sequence[str] = ()) -> dict[str, KnownGpus]:
         """Return cluster to how many GPUs its machines have; see `ports.Store`."""
-        with translated(f"{self._dsn.shown}: GPUs that are known"):
-            return fetch_known_gpus(self._handles.reader, without)
+        return self._counted().known(without)
 
     def declared_gpus(self, since: int, without: Sequence[str] = ()) -> dict[str, tuple[DeclaredGpus, ...]]:
         """Return cluster to how many GPUs Kubernetes counts in it; see `ports.Store`."""
@@ -355,9 +358,29 @@ class ClickHouseStore:
                 self._lock.release()
 
     def _renew_lease(self) -> None:
-        if self._lease is not None:
+        if self._lease is None:
+            return
+        try:
             with translated(f"{self._dsn.shown}: whose it is"):
                 self._lease.renew(self._handles.writer)
+        except StoreError:
+            self._counts = None  # another hub may have written since
+            raise
+
+    def _counted(self) -> GpuCounts:
+        """Return what GPUs are counted by: kept while nobody else may write, or else made anew."""
+        self._handles.check()
+        kept = self._counts
+        if kept is not None:
+            return kept
+        with self._writing:  # what a write adds is in it before or after
+            if self._counts is None:
+                with translated(f"{self._dsn.shown}: GPUs to count"):
+                    counts = fetch_counts(self._handles.reader)
+                if self._lock is None and self._lease is None:
+                    return counts
+                self._counts = counts
+            return self._counts
 
     def _load_known(self) -> Known:
         known = Known()

@@ -1,0 +1,159 @@
+"""GPUs are counted by what is kept in memory: as by looking at every row, after any history, and after a restart."""
+
+from collections.abc import Sequence
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.machine import PciFunction
+from gpufleet.model.reading import Sample
+from gpufleet.model.stored import Accepted, KnownGpus
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire import MachinePart
+from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.fleet import fetch_counts
+from tests.support.accepted import accept
+
+T0 = 1_700_000_000 * NANOS
+FOR_EVER = 2**63 - 1
+
+REPORTING = """
+SELECT cluster, sum(if(named > 0, named, unnamed)) FROM (
+    SELECT cluster, uniqExactIf(view, NOT startsWith(view, 'gpu/instance/')) AS named,
+        uniqExactIf(view, startsWith(view, 'gpu/instance/')) AS unnamed
+    FROM latest
+    WHERE startsWith(view, 'gpu/') AND toUnixTimestamp64Nano(received_at) >= {since:Int64} AND tells
+    GROUP BY cluster, machine)
+GROUP BY cluster
+"""
+
+KNOWN = """
+SELECT cluster, sum(if(named > 0, named, unnamed)) FROM (
+    SELECT cluster, machine, groupArray(view) AS views, groupArray(toUnixTimestamp(received_at)) AS at,
+        groupArray(startsWith(view, 'gpu/instance/')) AS bare, arrayMax(at) - 1200 AS since,
+        arrayUniq(arrayFilter((v, t, b) -> t >= since AND NOT b, views, at, bare)) AS named,
+        arrayUniq(arrayFilter((v, t, b) -> t >= since AND b, views, at, bare)) AS unnamed
+    FROM latest
+    WHERE startsWith(view, 'gpu/') AND reader != 'pci' AND machine NOT IN {without:Array(String)}
+    GROUP BY cluster, machine)
+GROUP BY cluster
+"""
+
+ON_BUSES = """
+SELECT cluster, sum(gpus) FROM (
+    SELECT cluster, argMax(arrayCount((v, f) -> v = 0x10DE AND isNull(f), vendors, physical_functions), reported_at)
+        AS gpus
+    FROM inventory WHERE machine NOT IN {without:Array(String)} GROUP BY cluster, machine)
+GROUP BY cluster
+"""
+
+VIEWS = (
+    None,
+    View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-1", pci_address="0000:1b:00.0"),
+    View(kind=ViewKind.GPU, side=Side.PCI_ONLY, pci_address="0000:1b:00.0"),
+    View(kind=ViewKind.GPU, side=Side.HOST, uuid="GPU-2"),
+    View(kind=ViewKind.MIG, side=Side.HOST, uuid="MIG-1", parent="gpu/GPU-1"),
+    View(kind=ViewKind.GPU, side=Side.HOST, instance="netdata/gpu0"),
+    View(kind=ViewKind.GPU, side=Side.HOST, instance="netdata/gpu1"),
+)
+"""The second by its bus alone is another view of the first: it has another key."""
+
+FUNCTIONS = (
+    PciFunction(address="0000:1b:00.0", vendor=0x10DE, device=1, class_code=0x030200),
+    PciFunction(address="0000:1b:00.4", vendor=0x10DE, device=1, class_code=0x030200, physical_function="0000:1b:00.0"),
+    PciFunction(address="0000:1c:00.0", vendor=0x10DE, device=1, class_code=0x030200),
+    PciFunction(address="0000:02:00.0", vendor=0x1A03, device=1, class_code=0x030200),
+)
+
+Told = tuple[int, str, list[tuple[View | None, str, Lane]], list[PciFunction] | None]
+"""Seconds since the batch before, the machine, what it tells of, and what it says is on its buses."""
+
+_clusters = (f"counted-{number}" for number in count())
+_tokens = (f"counted-{number}" for number in count())
+
+batches = st.tuples(
+    st.sampled_from([0, 10, 700, 1300]),
+    st.sampled_from(["m1", "m2"]),
+    st.lists(
+        st.tuples(
+            st.sampled_from(VIEWS), st.sampled_from(["nvml", "netdata", "pci"]), st.sampled_from([Lane.FAST, Lane.SLOW])
+        ),
+        max_size=5,
+        unique=True,
+    ),
+    st.none() | st.lists(st.sampled_from(FUNCTIONS), unique=True),
+)
+
+
+def sample(view: View | None, reader: str = "nvml", lane: Lane = Lane.FAST, at: int = T0, *, tells: bool) -> Sample:
+    value: float | Absent = 100.0 if tells else Absent(Reason.TIMEOUT)
+    return Sample(view=view, reader=reader, lane=lane, measured_at=at, values={"gpu_power_watts": value})
+
+
+def write(store: ClickHouseStore, *accepted: Accepted) -> None:
+    store.write(accepted, next(_tokens))
+
+
+@pytest.mark.costly
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(st.lists(st.lists(batches, min_size=1, max_size=3), min_size=1, max_size=5))
+def test_after_any_history_they_are_those_of_the_rows(store: ClickHouseStore, history: list[list[Told]]) -> None:
+    clusters, at = [next(_clusters), next(_clusters)], T0
+    instants = [T0]
+    for told_together in history:
+        accepted = []
+        for seconds, machine, told, functions in told_together:
+            at += seconds * NANOS + 1
+            instants.append(at)
+            # A slow lane has none: no row with a number is replaced by one without, before or after a merge
+            samples = [sample(view, reader, lane, at, tells=lane is Lane.FAST) for view, reader, lane in told]
+            part = MachinePart(machine=0, inventory=functions) if functions is not None else None
+            of = clusters[machine == "m2"]
+            accepted.append(accept(of, machine, samples, part=part, received_at=at, reported_at=at))
+        write(store, *accepted)
+    handle = store._handles.reader
+    begun_again = fetch_counts(handle)
+    for since in instants:
+        rows = dict(handle.query(REPORTING, parameters={"since": since}).result_rows)
+        for found in (store.reporting_gpus(since, FOR_EVER), begun_again.reporting(since, FOR_EVER)):
+            assert mine(found, clusters) == mine(rows, clusters)
+    without: Sequence[str]
+    for without in ((), ("m1",), ("m2", "elsewhere")):
+        nvml, pci = (
+            dict(handle.query(asked, parameters={"without": list(without)}).result_rows) for asked in (KNOWN, ON_BUSES)
+        )
+        known = {one: KnownGpus(pci=pci.get(one), nvml=nvml.get(one, 0)) for one in {*nvml, *pci}}
+        for answer in (store.known_gpus(without), begun_again.known(without)):
+            assert mine(answer, clusters) == mine(known, clusters)
+
+
+def mine(found: dict[str, object] | dict[str, int] | dict[str, KnownGpus], clusters: list[str]) -> dict[str, object]:
+    return {cluster: told for cluster, told in found.items() if cluster in clusters}
+
+
+def test_one_that_told_a_number_lately_reports_whatever_came_since(store: ClickHouseStore, cluster: str) -> None:
+    for at, tells in ((T0, True), (T0 + 10 * NANOS, False)):
+        told = [sample(VIEWS[1], at=at, tells=tells)]
+        write(store, accept(cluster, "m", told, received_at=at, reported_at=at))
+        assert store.reporting_gpus(T0, FOR_EVER)[cluster] == 1
+    assert cluster not in store.reporting_gpus(T0 + 1, FOR_EVER)
+
+
+def test_a_clock_that_was_set_back_hides_nothing(store: ClickHouseStore, cluster: str) -> None:
+    later = T0 + 3600 * NANOS
+    for at, place, views in ((later, later, [VIEWS[1], VIEWS[3]]), (T0, later + 1, [VIEWS[1]])):
+        told = [sample(view, at=T0, tells=True) for view in views]
+        write(store, accept(cluster, "m", told, received_at=at, reported_at=place))
+        store.known_gpus()
+    assert store.reporting_gpus(T0 - 90 * NANOS, T0 + 90 * NANOS)[cluster] == 1
+    assert store.known_gpus()[cluster] == KnownGpus(pci=None, nvml=1)  # the other was there before, not now
