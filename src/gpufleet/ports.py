@@ -25,7 +25,7 @@ from gpufleet.model.cluster import Cluster, ClusterSpec
 from gpufleet.model.declared import DeclaredGpus, DeclaredResource
 from gpufleet.model.holding import Holding
 from gpufleet.model.inventory import ChangeQuestion, GpuPool, StoredChange, StoredSlot
-from gpufleet.model.ledger import FlushIntent, Held, MachineMark, MachineMatch, SenderState, SequenceKey
+from gpufleet.model.ledger import FlushIntent, Held, MachineMark, MachineMatch, MachinesHeard, SenderState, SequenceKey
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.provenance import Provenance
 from gpufleet.model.retention import Retention
@@ -492,6 +492,10 @@ class Registry(Protocol):
 
         With `beside_retired` only the machines of senders that speak for one that was retired, which are few.
         """
+        ...
+
+    def machines_heard(self, cluster: str) -> MachinesHeard:
+        """Return the same of all machines of a cluster, in columns."""
         ...
 
     def retire_machine(self, id: str, at: int) -> MachineRecord:  # noqa: A002

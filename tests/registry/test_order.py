@@ -26,5 +26,5 @@ def test_pages_are_those_of_a_sorted_list(
     left = sorted(one for one in machines if one[2] not in gone and cluster in (None, one[0]))
     assert list(order.after(cluster, place)) == [one[2] for one in left if place is None or one > place]
     for name in "abcd":
-        own = [one[2] for one in sorted(machines) if one[0] == name and one[2] not in gone]
-        assert (order.ids(name), order.count(name)) == (own, len(own))
+        own = [one[2] for one in machines if one[0] == name and one[2] not in gone]
+        assert order.count(name) == len(own)

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
 from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
-from gpufleet.model.ledger import FlushIntent, Heard, Held, ProcessSpan, SenderState, SequenceKey
+from gpufleet.model.ledger import FlushIntent, Heard, Held, MachinesHeard, ProcessSpan, SenderState, SequenceKey
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
@@ -284,6 +284,34 @@ def test_a_retired_machine_stays_so_over_a_restart_until_it_is_heard_of(dsn: str
     registry.retire_machine(id_, NOW + 7)  # again
     registry.match("local", "s", machine, NOW + 3)  # late word
     assert registry.machine_marks()[0].is_retired
+    registry.close()
+
+
+def test_machines_heard_of_are_their_marks_in_columns(dsn: str) -> None:
+    registry = opened(dsn)
+    registry.register_clusters(["other"], NOW)
+    plain, gone, *_ = (
+        registry.match("local", name, Machine(name=name, machine_id=name[0] * 32, boot_id=name), NOW).id
+        for name in ("plain", "gone", "twin", "twin-2", "twin")  # the first twin again, after the second
+    )
+    registry.name("local", "who-names", Machine(name="named"), NOW, NOW)
+    registry.match("other", "s", Machine(name="elsewhere"), NOW)
+    registry.retire_machine(gone, NOW + 5)
+    for _ in range(2):
+        marks = {one.id: one for one in registry.machine_marks("local")}
+        heard = registry.machines_heard("local")
+        columns = {id_: heard.mark("local", number) for number, id_ in enumerate(heard.ids)}
+        assert {**columns, **{one.id: one for one in heard.others}} == marks
+        assert plain in columns
+        assert not columns.keys() & {one.id for one in heard.others}
+        assert len(heard.ids) + len(heard.others) == len(marks) >= 4
+        assert gone not in columns
+        assert any(one.conflict for one in heard.others)
+        assert any(one.named_only for one in heard.others)
+        assert registry.machines_heard("nowhere") == MachinesHeard(ids=[], senders=[], last_seen=[])
+        registry.begin_flush(FlushIntent(wal="w", token="t", records={}))
+        registry.close()
+        registry = opened(dsn)
     registry.close()
 
 

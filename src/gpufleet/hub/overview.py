@@ -1,13 +1,13 @@
 """The fleet and its clusters at one instant: who was heard of, how much of it reports, up to when it is complete."""
 
 import asyncio
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from gpufleet.hub.clusters import Clusters
 from gpufleet.hub.conflicts import Conflicts
@@ -19,7 +19,8 @@ from gpufleet.hub.liveness.clusters import in_order, roll_up
 from gpufleet.hub.liveness.judging import Instant
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.senders import Senders, Who
-from gpufleet.hub.liveness.tally import tally
+from gpufleet.hub.liveness.tally import NO_MACHINES, tally
+from gpufleet.hub.liveness.words import Column
 from gpufleet.hub.paging import Asked, Page
 from gpufleet.hub.sharing import Shared
 from gpufleet.model.answer import EpochConflict, SenderRecord
@@ -111,7 +112,7 @@ class Overview:
             retired = _retired(self._registry.machine_marks(beside_retired=True))
             found: Counter[tuple[str, State]] = Counter()
             for cluster in self._senders.clusters:
-                total = tally(instant, cluster, (), retired.get(cluster, frozenset()), {})
+                total = tally(instant, cluster, NO_MACHINES, retired.get(cluster, frozenset()), {})
                 found.update({(cluster, state): count for state, count in total.senders.items() if count})
             return found
 
@@ -151,12 +152,12 @@ class Overview:
             completed, aheads = [], []
             for one in records:
                 id_ = one.cluster.id
-                marks = self._registry.machine_marks(id_)
-                total = tally(instant, id_, marks, retired.get(id_, frozenset()), conflicts.get(id_, {}))
+                machines = self._registry.machines_heard(id_)
+                total = tally(instant, id_, machines, retired.get(id_, frozenset()), conflicts.get(id_, {}))
                 own = coverage.get(id_)
                 fresh: Freshness = roll_up(total, own, closed=not one.served, missing=missing.get(id_, 0))
                 completed.append(msgspec.structs.replace(one, freshness=fresh, coverage=own))
-                aheads += total.aheads
+                aheads.append(total.aheads)
             return tuple(completed), _behind(aheads)
 
         return await self._ask(ask)
@@ -191,7 +192,7 @@ class Overview:
         """Return how well the hub hears."""
 
         def ask() -> float | None:
-            return _behind([one.ahead for cluster in self._senders.clusters for _, one in self._senders.of(cluster)])
+            return _behind([self._senders.words(cluster)["ahead"] for cluster in self._senders.clusters])
 
         return self._hearing(await self._ask(ask))
 
@@ -208,9 +209,10 @@ class Overview:
         return await asyncio.get_running_loop().run_in_executor(self._threads, question)
 
 
-def _behind(aheads: Sequence[float]) -> float | None:
+def _behind(aheads: Sequence[Column]) -> float | None:
     """Say how far the hub's clock is behind, out of how far each sender's is ahead of it."""
-    return statistics.median(aheads) if len(aheads) >= SENDERS_COMPARED else None
+    every = np.concatenate(aheads) if aheads else np.empty(0)
+    return float(np.median(every)) if len(every) >= SENDERS_COMPARED else None
 
 
 def _retired(marks: Iterable[MachineMark]) -> dict[str, frozenset[str]]:

@@ -129,3 +129,28 @@ class MachineMark(msgspec.Struct, frozen=True, kw_only=True):
     def is_retired(self) -> bool:
         """Whether it is gone: not if it was heard of since."""
         return self.retired_at is not None and self.retired_at >= self.last_seen
+
+
+class MachinesHeard(msgspec.Struct, frozen=True, kw_only=True):
+    """How recently the machines of a cluster were heard of, in columns: there may be 125,000.
+
+    Attributes:
+        ids, senders, last_seen: as in `MachineMark`, of those of which there is nothing else to say.
+        others: the rest: retired, named only, or in conflict.
+    """
+
+    ids: list[str]
+    senders: list[str]
+    last_seen: list[int]
+    others: tuple[MachineMark, ...] = ()
+
+    def mark(self, cluster: str, number: int) -> MachineMark:
+        """Return one of the first."""
+        return MachineMark(
+            id=self.ids[number],
+            cluster=cluster,
+            sender=self.senders[number],
+            last_seen=self.last_seen[number],
+            retired_at=None,
+            conflict=False,
+        )

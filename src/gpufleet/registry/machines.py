@@ -2,7 +2,7 @@
 
 import base64
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import msgspec
 import sqlalchemy as sa
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from gpufleet.hub.matching import EVIDENCE, Decision, Known, Verdict, decide, introduce
 from gpufleet.model.answer import MachineRecord
 from gpufleet.model.errors import CrowdedError, NotFoundError, RegistryError
-from gpufleet.model.ledger import MachineMark, MachineMatch
+from gpufleet.model.ledger import MachineMark, MachineMatch, MachinesHeard
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
@@ -67,6 +67,7 @@ class Machines:
         self._in_order = MachineOrder()
         self._retired: set[str] = set()  # at any time: what was heard of since is not
         self._rows: dict[str, _Row] = {}
+        self._by_cluster: dict[str, dict[str, _Row]] = {}
         self._by_evidence: dict[tuple[str, str, str], set[str]] = {}
         self._by_words: dict[tuple[str, str, Machine], str] = {}
         self._conflicts: dict[str, dict[Conflict, int]] = {}
@@ -184,6 +185,22 @@ class Machines:
         found = (row for one in {cluster for cluster, _ in speakers} for row in self._rows_of(one))
         return tuple(self._mark(row) for row in found if (row.cluster, row.sender) in speakers)
 
+    def heard(self, cluster: str) -> MachinesHeard:
+        """Return how recently the machines of a cluster were heard of; see `ports.Registry.machines_heard`."""
+        rows, doubted = self._rows_of(cluster), self._conflicts
+        plain = [
+            row for row in rows if row.retired_at is None and not row.known.named_only and row.known.id not in doubted
+        ]
+        has_others = len(plain) < len(rows)  # one look at each of 125,000 rows more takes 20 ms
+        ids = [row.known.id for row in plain]
+        others = (set(self._by_cluster[cluster]) - set(ids)) if has_others else ()
+        return MachinesHeard(
+            ids=ids,
+            senders=[row.sender for row in plain],
+            last_seen=[row.known.last_seen for row in plain],
+            others=tuple(self._mark(self._rows[id_]) for id_ in others),
+        )
+
     def _mark(self, row: _Row) -> MachineMark:
         id_ = row.known.id
         return MachineMark(
@@ -196,9 +213,9 @@ class Machines:
             named_only=row.known.named_only,
         )
 
-    def _rows_of(self, cluster: str | None) -> Iterable[_Row]:
+    def _rows_of(self, cluster: str | None) -> Collection[_Row]:
         """Return the machines of one cluster, or of all, in any order."""
-        return self._rows.values() if cluster is None else map(self._rows.__getitem__, self._in_order.ids(cluster))
+        return (self._rows if cluster is None else self._by_cluster.get(cluster, {})).values()
 
     def retire(self, connection: sa.Connection, id: str, at: int) -> None:  # noqa: A002
         """Keep that a machine is gone, inside the caller's transaction; call `retired` after. Raises NotFoundError."""
@@ -281,7 +298,7 @@ class Machines:
             self._by_evidence.setdefault(key, set()).add(id)
         if before is not None and (before.cluster, before.sender, before.said) != (row.cluster, row.sender, row.said):
             self._by_words.pop((before.cluster, before.sender, before.said), None)
-        self._rows[id] = row
+        self._rows[id] = self._by_cluster.setdefault(row.cluster, {})[id] = row
         if row.retired_at is not None:
             self._retired.add(id)
         self._changed[id] = None

@@ -23,10 +23,6 @@ class MachineOrder:
         """Return how many a cluster has."""
         return len(self._clusters.get(cluster, ()))
 
-    def ids(self, cluster: str) -> list[str]:
-        """Return those of a cluster."""
-        return [id_ for _, id_ in self._clusters.get(cluster, ())]
-
     def after(self, cluster: str | None, place: tuple[str, str, str] | None) -> Iterator[str]:
         """Go through those of one cluster, or of all, that come after a cluster, name and id."""
         for one in sorted(self._clusters) if cluster is None else (cluster,):

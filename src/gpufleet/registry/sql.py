@@ -11,7 +11,17 @@ import sqlalchemy as sa
 from gpufleet.model.allocation import Allocation, AllocationSpec
 from gpufleet.model.answer import MachineRecord
 from gpufleet.model.cluster import Cluster, ClusterSpec
-from gpufleet.model.ledger import FlushIntent, Heard, Held, MachineMark, MachineMatch, Ranges, SenderState, SequenceKey
+from gpufleet.model.ledger import (
+    FlushIntent,
+    Heard,
+    Held,
+    MachineMark,
+    MachineMatch,
+    MachinesHeard,
+    Ranges,
+    SenderState,
+    SequenceKey,
+)
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.registry import allocations, clusters, migrations, tables
 from gpufleet.registry.bulk import Row, replace
@@ -106,6 +116,11 @@ class SqlRegistry:
         """Return how recently each machine was heard of, or those of senders that speak for a retired one."""
         with self._lock:
             return self._machines.marks_beside_retired(cluster) if beside_retired else self._machines.marks(cluster)
+
+    def machines_heard(self, cluster: str) -> MachinesHeard:
+        """Return how recently the machines of a cluster were heard of."""
+        with self._lock:
+            return self._machines.heard(cluster)
 
     def retire_machine(self, id: str, at: int) -> MachineRecord:  # noqa: A002
         """Keep that a machine is gone. Raises NotFoundError."""

@@ -12,9 +12,9 @@ from gpufleet.hub.liveness.judging import Instant, complete_up_to
 from gpufleet.hub.liveness.listening import STANDSTILL_SECONDS, Listening
 from gpufleet.hub.liveness.past import Past
 from gpufleet.hub.liveness.senders import Senders, Word, answered_at
-from gpufleet.hub.liveness.tally import tally
+from gpufleet.hub.liveness.tally import NO_MACHINES, tally
 from gpufleet.model.answer import EpochConflict
-from gpufleet.model.ledger import Heard, MachineMark, SenderState
+from gpufleet.model.ledger import Heard, MachineMark, MachinesHeard, SenderState
 from gpufleet.model.liveness import Freshness, State
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS, to_datetime
@@ -144,6 +144,16 @@ def fleet_of(spoke: list[Spoke]) -> tuple[Instant, list[MachineMark]]:
     return instant, marks
 
 
+def heard(marks: list[MachineMark]) -> MachinesHeard:
+    plain = [one for one in marks if not one.conflict and one.retired_at is None and not one.named_only]
+    return MachinesHeard(
+        ids=[one.id for one in plain],
+        senders=[one.sender for one in plain],
+        last_seen=[one.last_seen for one in plain],
+        others=tuple(one for one in marks if one not in plain),
+    )
+
+
 def one_by_one(instant: Instant, marks: list[MachineMark], conflicts: dict[str, EpochConflict]) -> Freshness:
     """Say the same, judging everybody."""
     gone = {one.sender for one in marks if one.is_retired}
@@ -174,7 +184,7 @@ def one_by_one(instant: Instant, marks: list[MachineMark], conflicts: dict[str, 
     clones = sum(bool(one.suspect) for one in machines if one.state is not State.RETIRED)
     suspect = [*words[:5], *([f"and {len(words) - 5} more"] if len(words) > 5 else [])]
     suspect += [f"evidence of {clones} machines contradicts another machine's"] if clones else []
-    empty = roll_up(tally(instant, "nobody", (), frozenset(), {}), None, closed=False, missing=0)
+    empty = roll_up(tally(instant, "nobody", NO_MACHINES, frozenset(), {}), None, closed=False, missing=0)
     if best is None:
         return empty
     return Freshness(
@@ -204,7 +214,7 @@ def test_it_says_what_everybody_judged_one_by_one_does(spoke: list[Spoke]) -> No
     instant, marks = fleet_of(spoke)
     conflicts = {f"s{number:02d}": CONFLICT for number, one in enumerate(spoke) if one.conflict}
     retired = frozenset(one.sender for one in marks if one.is_retired)
-    total = tally(instant, CLUSTER, marks, retired, conflicts)
+    total = tally(instant, CLUSTER, heard(marks), retired, conflicts)
     found = roll_up(total, None, closed=False, missing=0)
     wanted = one_by_one(instant, marks, conflicts)
     for field in ("heard_at", "clock_ahead_seconds"):  # of those that are equally near, or far off, it is any
@@ -226,7 +236,7 @@ def test_of_two_that_are_equally_silent_the_one_that_is_not_late_says_how_the_cl
         often, seldom = (msgspec.convert({**plain, "interval": i, "dropped": dropped}, Spoke) for i in (10.0, 30.0))
         for spoke in ([often, seldom], [seldom, often]):
             instant, marks = fleet_of(spoke)
-            total = tally(instant, CLUSTER, marks, frozenset(), {})
+            total = tally(instant, CLUSTER, heard(marks), frozenset(), {})
             assert roll_up(total, None, closed=False, missing=0).liveness.state is State.LIVE
 
 

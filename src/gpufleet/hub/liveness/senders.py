@@ -9,6 +9,7 @@ from gpufleet.hub.liveness.fastest import Fastest, begun, followed, least, lower
 from gpufleet.hub.liveness.limits import limits_of
 from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.past import Past
+from gpufleet.hub.liveness.words import Column, Words
 from gpufleet.model.ledger import Heard, SenderState
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
@@ -80,6 +81,7 @@ class Known(msgspec.Struct, frozen=True):
         burst_at: the second of listening at which the newest burst began.
         ahead: seconds that its clock is ahead of the hub's.
         beat_seq: number of the batch that its heartbeat came with, in the newest word's epoch; 0 if in another one.
+        place: its row among the words of its cluster.
         plain: it speaks by itself, nothing waits at it, and it dropped nothing: but for its silence and its clock there
             is nothing to be said of it.
     """
@@ -91,6 +93,7 @@ class Known(msgspec.Struct, frozen=True):
     burst_at: float
     ahead: float
     beat_seq: int
+    place: int
     plain: bool
 
 
@@ -102,12 +105,13 @@ class Senders:
         self._listening = listening
         now, past = listening.seconds, listening.past
         self._known: dict[str, dict[str, Known]] = {}
+        self._words: dict[str, Words] = {}
         for one in states:
             spoke_at = now - past.silence_since(answered_at(one.heard) or one.heard.received_at)
             difference = one.heard.received_at - one.heard.sent_at
-            self._known.setdefault(one.cluster, {})[one.sender] = _known(
-                one.heard, spoke_at, False, begun(difference), now - BURST_SECONDS, 0
-            )
+            place = len(self._known.get(one.cluster, _NOBODY))
+            known = _known(one.heard, spoke_at, False, begun(difference), now - BURST_SECONDS, 0, place)
+            self._keep(one.cluster, one.sender, known)
 
     @property
     def now(self) -> float:
@@ -117,12 +121,12 @@ class Senders:
     def note(self, word: Word) -> None:
         """Take in a batch."""
         batch = word.batch
-        cluster = self._known.setdefault(batch.cluster, {})
+        cluster = self._known.get(batch.cluster, _NOBODY)
         known = cluster.get(batch.sender)
         before = known.heard if known else None
         if not is_news(before, batch, known_epoch=word.known_epoch):
             if known is not None and _waited(known, word):
-                cluster[batch.sender] = _come(known)
+                self._keep(batch.cluster, batch.sender, _come(known))
             return
         now, difference = self.now, word.received_at - batch.sent_at
         if known is None or batch.sent_at < known.heard.sent_at:  # made later: its clock was set back
@@ -136,13 +140,31 @@ class Senders:
         news = heard(before, batch, received_at=word.received_at)
         # A target that did not answer again: what came is who asked, not the target.
         silent = known if known is not None and _says_the_same(known.heard, news) else None
-        cluster[batch.sender] = _known(
+        now_known = _known(
             news,
             silent.spoke_at if silent is not None else now - waited,
             silent is None or silent.since_start,
             differences,
             burst_at,
             _beat_seq(known, batch),
+            len(cluster) if known is None else known.place,
+        )
+        self._keep(batch.cluster, batch.sender, now_known)
+
+    def _keep(self, cluster: str, sender: str, known: Known) -> None:
+        self._known.setdefault(cluster, {})[sender] = known
+        beat = known.heard.heartbeat
+        limits = limits_of(beat.interval_seconds if beat else None)
+        self._words.setdefault(cluster, Words()).put(
+            known.place,
+            spoke_at=known.spoke_at,
+            late=limits.late,
+            stale=limits.stale,
+            ahead=known.ahead,
+            received_at=known.heard.received_at,
+            sent_at=known.heard.sent_at,
+            is_plain=known.plain and known.heard.received_at > 0,
+            since_start=known.since_start,
         )
 
     @property
@@ -158,6 +180,20 @@ class Senders:
     def of(self, cluster: str) -> list[tuple[str, Known]]:
         """Return name and what is kept of every sender of a cluster, in any order."""
         return list(self._known.get(cluster, _NOBODY).items())
+
+    def words(self, cluster: str) -> Column:
+        """Return the newest words of a cluster's senders as rows; see `Words`. There may be more by now."""
+        words = self._words.get(cluster)
+        return Words().rows() if words is None else words.rows()
+
+    def names(self, cluster: str) -> list[str]:
+        """Return the names of a cluster's senders in the order of their rows."""
+        return list(self._known.get(cluster, _NOBODY))
+
+    def places(self, cluster: str, senders: Iterable[str]) -> list[int]:
+        """Return the row of each of these senders of a cluster, -1 for one that never spoke."""
+        known = self._known.get(cluster, _NOBODY)
+        return [-1 if (one := known.get(sender)) is None else one.place for sender in senders]
 
     def called(self, cluster: str, sender: str) -> Known | None:
         """Return what is kept of one, or None if it never spoke."""
@@ -234,7 +270,7 @@ def _come(known: Known) -> Known:
 
 
 def _known(
-    news: Heard, spoke_at: float, since_start: bool, differences: Fastest, burst_at: float, beat_seq: int
+    news: Heard, spoke_at: float, since_start: bool, differences: Fastest, burst_at: float, beat_seq: int, place: int
 ) -> Known:
     beat = news.heartbeat
     return Known(
@@ -245,6 +281,7 @@ def _known(
         burst_at=burst_at,
         ahead=-least(differences, WORDS_OF_CLOCK) / NANOS,
         beat_seq=beat_seq,
+        place=place,
         plain=beat is not None and _is_plain(beat),
     )
 

@@ -5,18 +5,28 @@ the others are judged one by one, as they are where they are shown.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
 
 from gpufleet.hub.liveness.judging import BACK_NS, SKEW_SUSPECT_SECONDS, Instant, complete_up_to
-from gpufleet.hub.liveness.limits import Limits, judge, limits_of
-from gpufleet.hub.liveness.senders import Known, SenderLife, life_of
+from gpufleet.hub.liveness.limits import LOST_SECONDS, Limits, judge
+from gpufleet.hub.liveness.senders import SenderLife
+from gpufleet.hub.liveness.words import Column
 from gpufleet.model.answer import EpochConflict
-from gpufleet.model.ledger import MachineMark
+from gpufleet.model.ledger import MachinesHeard
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.time import NANOS
 
+_STATES = (State.LIVE, State.LATE, State.STALE, State.LOST)
+_LOST = _STATES.index(State.LOST)
+
 _ORDER = {state: place for place, state in enumerate(State)}
 """Of senders that are equally silent, the one in the best state says how the cluster is."""
+
+
+NO_MACHINES = MachinesHeard(ids=[], senders=[], last_seen=[])
 
 
 class Tally:
@@ -44,7 +54,7 @@ class Tally:
         self.dropped = 0
         self.queued = 0
         self.ahead: float | None = None
-        self.aheads: list[float] = []
+        self.aheads: Column = np.empty(0)
         self.backlog: list[str] = []
         self.suspect: list[tuple[str, str]] = []
         self.clones = 0
@@ -78,7 +88,7 @@ class Tally:
 def tally(
     instant: Instant,
     cluster: str,
-    marks: Sequence[MachineMark],
+    machines: MachinesHeard,
     retired: frozenset[str],
     conflicts: Mapping[str, EpochConflict],
 ) -> Tally:
@@ -87,88 +97,108 @@ def tally(
     Args:
         instant: now.
         cluster: its id.
-        marks: its machines.
+        machines: its machines.
         retired: senders that speak for retired machines only.
         conflicts: senders under whose epoch two machines count.
     """
     total = Tally()
     plain = _count_senders(total, instant, cluster, retired, conflicts)
-    not_flushed = instant.not_flushed * NANOS
-    for mark in marks:
-        sender = plain.get(mark.sender)
-        if sender is None or mark.conflict or mark.retired_at is not None or mark.named_only:
-            total.add_machine(instant.machine(mark))
-            continue
-        heard_at, silent, limits, state = sender
-        if -BACK_NS <= heard_at - mark.last_seen <= not_flushed:
-            total.machines[state] += 1
-            continue
-        behind = instant.behind(mark.last_seen, heard_at) - instant.not_flushed
-        total.machines[judge(silent + behind, limits) if behind > 0 else state] += 1
+    _count_machines(total, instant, cluster, machines, plain)
+    for mark in machines.others:
+        total.add_machine(instant.machine(mark))
     total.backlog.sort()
     total.suspect.sort(key=lambda one: one[0])
     return total
 
 
-_Plain = tuple[int, float, Limits, State]
-"""When a sender was heard, for how long it is silent, what limits it has, and its state."""
+class _Plain(msgspec.Struct, frozen=True):
+    """Those of whom only their silence is to be said, by the rows of all senders.
+
+    Attributes:
+        are: which they are.
+        received_at: when they were heard, nanoseconds since 1970.
+        silent: for how many seconds they are silent.
+        late, stale: after how many they are so.
+        states: the place of each one's state among the states.
+    """
+
+    are: Column
+    received_at: Column
+    silent: Column
+    late: Column
+    stale: Column
+    states: Column
 
 
 def _count_senders(
     total: Tally, instant: Instant, cluster: str, retired: frozenset[str], conflicts: Mapping[str, EpochConflict]
-) -> dict[str, _Plain]:
+) -> _Plain:
     """Count the senders; return those of which only their silence is to be said."""
-    now, aheads = instant.second, total.aheads
-    plain: dict[str, _Plain] = {}
-    states = dict.fromkeys(State, 0)
-    nearest: tuple[float, str, Known] | None = None
-    nearest_place: tuple[float, int, bool] | None = None
-    oldest, least, most = 2**63, 0.0, 0.0
-    for name, known in instant.senders.of(cluster):
-        heard, ahead = known.heard, known.ahead
-        beat = heard.heartbeat
-        aheads.append(ahead)
-        if (
-            beat is None
-            or not (known.plain and heard.received_at > 0)
-            or not -SKEW_SUSPECT_SECONDS <= ahead <= SKEW_SUSPECT_SECONDS
-            or name in retired
-            or name in conflicts
-        ):
-            life = life_of(cluster, name, known, now)
-            total.add(life, instant.sender(life, retired=name in retired, conflict=conflicts.get(name)))
-            continue
-        limits = limits_of(beat.interval_seconds)
-        # Whoever has not spoken since the start, and had no time to yet, is as it was then.
-        silent = (now if known.since_start or now >= limits.late else 0.0) - known.spoke_at
-        if silent < limits.late:
-            state = State.LIVE
-            silent = max(silent, 0.0)
-        else:
-            state = judge(silent, limits)
-        states[state] += 1
-        plain[name] = heard.received_at, silent, limits, state
-        if state is not State.LOST and heard.sent_at < oldest:
-            oldest = heard.sent_at
-        if ahead < least:  # min() and max() would take half of all this
-            least = ahead
-        elif ahead > most:
-            most = ahead
-        if nearest is None or silent <= nearest[0]:
-            place = silent, _ORDER[state], not known.since_start and now < limits.late
-            if nearest_place is None or place < nearest_place:
-                nearest, nearest_place = (silent, name, known), place
-    if nearest is not None:
-        life = life_of(cluster, nearest[1], nearest[2], now)
-        judged = instant.sender(life)
-        states[judged.state] -= 1
-        total.add(life, judged)
-        total.senders.update(states)
-        total.not_waited_for += states[State.LOST]
-        if oldest < 2**63 and total.complete_up_to is not None:
-            total.complete_up_to = min(total.complete_up_to, oldest)
-        total.ahead = max(total.ahead or 0.0, least, most, key=abs)
+    now = instant.second
+    rows = instant.senders.words(cluster)
+    names = instant.senders.names(cluster)
+    ahead = np.ascontiguousarray(rows["ahead"])
+    total.aheads = ahead
+    are = rows["is_plain"] & (ahead >= -SKEW_SUSPECT_SECONDS) & (ahead <= SKEW_SUSPECT_SECONDS)
+    special = instant.senders.places(cluster, (*retired, *conflicts))
+    are[[place for place in special if 0 <= place < len(are)]] = False
+    for place in np.flatnonzero(~are):
+        name = names[place]
+        life = instant.life(cluster, name)
+        assert life is not None, "nobody who was heard of is forgotten"
+        total.add(life, instant.sender(life, retired=name in retired, conflict=conflicts.get(name)))
+    late, stale = np.ascontiguousarray(rows["late"]), np.ascontiguousarray(rows["stale"])
+    # Whoever has not spoken since the start, and had no time to yet, is as it was then.
+    is_heard = rows["since_start"] | (now >= late)
+    silent = np.maximum(np.where(is_heard, now, 0.0) - rows["spoke_at"], 0.0)
+    states = _judged(silent, late, stale)
+    plain = _Plain(are, np.ascontiguousarray(rows["received_at"]), silent, late, stale, states)
+    mine = np.flatnonzero(are)
+    if len(mine):
+        least = mine[silent[mine] == silent[mine].min()]
+        nearest = least[np.argmin(2 * states[least] + ~is_heard[least])]
+        life = instant.life(cluster, names[nearest])
+        assert life is not None, "as above"
+        total.add(life, instant.sender(life))
+        others = states[mine[mine != nearest]]
+        total.senders.update(_counted(others))
+        total.not_waited_for += int((others == _LOST).sum())
+        waited_for = rows["sent_at"][mine[states[mine] != _LOST]]
+        if len(waited_for) and total.complete_up_to is not None:
+            total.complete_up_to = min(total.complete_up_to, int(waited_for.min()))
+        total.ahead = max(total.ahead or 0.0, float(ahead[mine].min()), float(ahead[mine].max()), key=abs)
     return plain
+
+
+def _count_machines(total: Tally, instant: Instant, cluster: str, machines: MachinesHeard, plain: _Plain) -> None:
+    """Count the machines of which nothing is to be said but when they were heard of."""
+    places = np.array(instant.senders.places(cluster, machines.senders), np.int64)
+    is_plain = (places >= 0) & (places < len(plain.are))
+    is_plain[is_plain] = plain.are[places[is_plain]]
+    last_seen = np.array(machines.last_seen, np.int64)
+    lag = np.full(len(places), -1, np.int64)
+    lag[is_plain] = plain.received_at[places[is_plain]] - last_seen[is_plain]
+    is_near = is_plain & (lag >= -BACK_NS) & (lag <= instant.not_flushed * NANOS)
+    total.machines.update(_counted(plain.states[places[is_near]]))
+    for number in np.flatnonzero(~is_near):
+        place = places[number]
+        if not is_plain[number]:
+            total.add_machine(instant.machine(machines.mark(cluster, int(number))))
+            continue
+        behind = instant.behind(int(last_seen[number]), int(plain.received_at[place])) - instant.not_flushed
+        limits = Limits(late=float(plain.late[place]), stale=float(plain.stale[place]))
+        judged = judge(float(plain.silent[place]) + behind, limits) if behind > 0 else _STATES[plain.states[place]]
+        total.machines[judged] += 1
+
+
+def _judged(silent: Column, late: Column, stale: Column) -> Column:
+    """Return the place of the state of each after so much silence, as `judge` has it."""
+    return np.where(silent >= LOST_SECONDS, 3, np.where(silent >= stale, 2, np.where(silent >= late, 1, 0)))
+
+
+def _counted(states: Column) -> dict[State, int]:
+    counts = np.bincount(states, minlength=len(_STATES))
+    return {state: int(count) for state, count in zip(_STATES, counts, strict=True) if count}
 
 
 def _distance(life: SenderLife, judged: Liveness) -> tuple[bool, bool, float, int, bool]:
