@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -54,12 +54,18 @@ def can_be(before: Told, after: Told, name: str) -> bool:
 def counters(told: Sequence[Told], name: str, window: int, hour: int) -> dict[int, tuple[float, float]]:
     """Last reading and growth of each window of an hour; what came before the hour counts where it is close.
 
-    They grow in the order in which their sender counted, and by nothing unknown over a clock that was set back.
+    They grow in the order in which their sender counted, and by nothing unknown over a clock that was set back; by time
+    where they fall less often in that order.
     """
     near = [one for one in told if getattr(one, name) is not None and hour - APART <= one.at < hour + HOUR]
     lasts = {one.at // window * window: getattr(one, name) for one in near if one.at >= hour}
     more: dict[int, float] = defaultdict(int)
-    for before, one in itertools.pairwise(sorted(near, key=lambda one: (one.seq, one.at))):
+    ways = sorted(near, key=lambda one: (one.seq, one.at)), sorted(near, key=lambda one: one.at)
+
+    def falls(way: Iterable[Told]) -> int:
+        return sum(getattr(one, name) < getattr(before, name) for before, one in itertools.pairwise(way))
+
+    for before, one in itertools.pairwise(min(ways, key=falls)):
         if one.at > before.at and can_be(before, one, name):
             more[one.at // window * window] += grown(before, one, name)
     return {at: (last, more[at]) for at, last in lasts.items()}

@@ -216,6 +216,12 @@ def test_a_spool_and_a_memory_that_count_by_turns_are_one_course() -> None:
     assert sent(told, ["disk", "disk", "memory", "disk", "memory", "memory"]) == [35]
 
 
+def test_what_a_relay_numbered_in_another_order_is_followed_by_time() -> None:
+    """It had acknowledged a clone's batches, and passes them on under an epoch of its own, the newest first."""
+    told = [(Told(at=HOUR + at, sent=at, seq=seq), "a", "x") for seq, at in enumerate([40, 30, 20, 10, 0], start=1)]
+    assert sent(told) == [40]
+
+
 def test_what_is_imported_comes_in_any_order() -> None:
     told = [
         (Told(at=HOUR + at, sent=at, seq=seq), "a", "imported") for seq, at in enumerate([20, 10, 40, 0, 30], start=1)
