@@ -107,7 +107,7 @@ class ClickHouseStore:
         self._counts: GpuCounts | None = None
         self._tables = {table.name: table for table in every_table()}
         self._met = Met.nothing(writes_alone=lock is not None)  # of a server, another hub may turn out to be the writer
-        self._marks = Marks()
+        self._marks = Marks(monotonic)
         self._retention = FOR_EVER
         self._lease: Lease | None = None
         self._monotonic = monotonic
@@ -322,7 +322,7 @@ class ClickHouseStore:
         with translated(f"{self._dsn.shown}: rollup"):
             with self._writing:  # a mark that is seen is of a write that is over
                 self._renew_lease()
-                due = fetch_next(self._handles.reader, now, self._retention)
+                due = fetch_next(self._handles.reader, now, self._retention, self._marks.is_quiet)
                 if due is not None:
                     self._marks.forget(due.hour)
             return roll_hour(self._handles.patient, due, self._retention, stopped) if due is not None else None

@@ -1,7 +1,7 @@
 """Which hours something was written to, and which were made of all of it."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -94,13 +94,16 @@ def touched(accepted: Sequence[Accepted]) -> set[int]:
 class Marks:
     """Marks hours before they are written to. One writer's; it need not know what others mark."""
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Take a clock of seconds that nobody sets."""
+        self._monotonic = monotonic
+        self._begun = monotonic()
         self._marked: dict[int, float] = {}
         self._newest: int | None = None
 
     def mark(self, handle: Handle, hours: Iterable[int]) -> None:
         """Write marks of hours that have none that stands."""
-        now = time.monotonic()
+        now = self._monotonic()
         due = [hour for hour in sorted(hours) if now - self._marked.get(hour, -1e9) > MARKED_FOR_SECONDS]
         if not due:
             return
@@ -109,8 +112,12 @@ class Marks:
         self._newest = max(time.time_ns(), self._newest + 1)  # whatever the clock does, a later mark is greater
         rows: Columns = {"hour": due, "marked_at": [self._newest] * len(due)}
         handle.insert_arrow(TOUCHED_HOURS.name, arrow_table(TOUCHED_HOURS, rows))
-        self._marked = {hour: at for hour, at in self._marked.items() if now - at <= MARKED_FOR_SECONDS}
+        self._marked = {hour: at for hour, at in self._marked.items() if now - at <= QUIET_SECONDS}
         self._marked.update(dict.fromkeys(due, now))
+
+    def is_quiet(self, hour: int) -> bool:
+        """Tell by the clock that nobody sets whether nothing marked an hour for `QUIET_SECONDS` of this process."""
+        return self._monotonic() - self._marked.get(hour, self._begun) >= QUIET_SECONDS
 
     def forget(self, hour: int) -> None:
         """Have an hour marked again by whatever is written to it next."""

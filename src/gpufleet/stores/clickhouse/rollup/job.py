@@ -32,15 +32,20 @@ SETTINGS max_threads = 1
 """
 
 
-def next_hour(standings: Sequence[Standing], now: int, retention: Retention) -> Standing | None:
+def next_hour(
+    standings: Sequence[Standing], now: int, retention: Retention, is_quiet: Callable[[int], bool]
+) -> Standing | None:
     """Return the oldest hour that should be made: it is over, has not been written to for a while, and is all there.
 
-    Of an hour that the retention of samples has begun to take, what was made before stands.
+    Of an hour that the retention of samples has begun to take, what was made before stands. Of one whose mark is later
+    than now, as the clock was ahead, `is_quiet` says whether it has not been written to.
     """
     kept = kept_since(now, retention)
     for one in standings:
         over = (one.hour * NANOS) + HOUR_NS <= now
-        if over and not one.is_clean and one.marked + QUIET_SECONDS * NANOS <= now and one.hour * NANOS >= kept:
+        if not over or one.is_clean or one.hour * NANOS < kept:
+            continue
+        if one.marked + QUIET_SECONDS * NANOS <= now or (one.marked > now and is_quiet(one.hour)):
             return one
     return None
 
@@ -70,9 +75,9 @@ def roll_hour(
     return RolledHour(start=first, machines=machines, seconds=time.monotonic() - began, again=standing.version > 0)
 
 
-def fetch_next(handle: Handle, now: int, retention: Retention) -> Standing | None:
-    """Ask which hour should be made next."""
-    return next_hour(fetch_standings(handle, 0, now // NANOS), now, retention)
+def fetch_next(handle: Handle, now: int, retention: Retention, is_quiet: Callable[[int], bool]) -> Standing | None:
+    """Ask which hour should be made next; see `next_hour`."""
+    return next_hour(fetch_standings(handle, 0, now // NANOS), now, retention, is_quiet)
 
 
 class Chunk(msgspec.Struct, frozen=True):
