@@ -57,7 +57,7 @@ def main() -> None:
             print(f"{MACHINES} machines written in {time.perf_counter() - began:.0f} s")
             clock = FakeClock(START + STEP_NS)
             lists = Lists(registry=registry, store=store, clock=clock, stale_after_seconds=90)
-            instant = Instant(Senders(Listening(clock)), now=clock.now_ns(), flush_lag_seconds=0)
+            instant = Instant(Senders(Listening(clock)), now=clock.now_ns(), unflushed_since=None)
             every = registry.machines()
             keys = [None, *((one.cluster, one.machine.name, one.id) for one in (every[MACHINES // 2], every[-1001]))]
             calls: dict[str, Callable[[Asked], object]] = {

@@ -56,6 +56,7 @@ class Overview:
         threads: Executor,
         clock: Clock,
         flush_lag_seconds: Callable[[], float],
+        unflushed_since: Callable[[], int | None],
     ) -> None:
         self._senders = senders
         self._listening = listening
@@ -67,12 +68,13 @@ class Overview:
         self._threads = threads
         self._clock = clock
         self._flush_lag = flush_lag_seconds
+        self._unflushed_since = unflushed_since
         self._fleet = Shared(self._whole, clock)
         self._states = Shared(self._sender_states, clock)
 
     def instant(self) -> Instant:
         """Return now."""
-        return Instant(self._senders, now=self._clock.now_ns(), flush_lag_seconds=self._flush_lag())
+        return Instant(self._senders, now=self._clock.now_ns(), unflushed_since=self._unflushed_since())
 
     async def senders(self, page: Asked) -> Page[SenderRecord]:
         """Return a page of senders by cluster and name, with what is missing of them."""

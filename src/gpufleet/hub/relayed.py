@@ -31,7 +31,7 @@ class Relayed:
 
     def records(self, now: int) -> tuple[SenderRecord, ...]:
         """Return every sender, by cluster and name. What came before the lowest number seen here is not missing."""
-        instant = Instant(self._senders, now=now, flush_lag_seconds=0.0)
+        instant = Instant(self._senders, now=now, unflushed_since=None)
         runs: dict[tuple[str, str], list[tuple[str, Intervals, Intervals]]] = {}
         for key, held in self._ledger.runs():
             runs.setdefault((key.cluster, key.sender), []).append((key.epoch, held, self._since(key, held)))

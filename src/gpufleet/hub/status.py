@@ -60,9 +60,14 @@ class HubStatus:
         return self._flusher.failures
 
     @property
+    def unflushed_since(self) -> int | None:
+        """When the oldest acknowledged batch that the store does not have was received; None when it has all."""
+        return self._wal.oldest_received_at
+
+    @property
     def flush_lag_seconds(self) -> float:
         """Age of the oldest acknowledged batch that the store does not have, 0 when it has all."""
-        oldest = self._wal.oldest_received_at
+        oldest = self.unflushed_since
         return 0.0 if oldest is None else max(0, self._clock.now_ns() - oldest) / 1e9
 
     @property

@@ -216,6 +216,7 @@ async def running_hub(
             threads=reading,
             clock=clock,
             flush_lag_seconds=lambda: status.flush_lag_seconds,
+            unflushed_since=lambda: status.unflushed_since,
         )
         queries = Queries(
             registry=parts.registry,

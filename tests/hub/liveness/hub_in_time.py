@@ -135,6 +135,7 @@ class HubInTime:
             threads=self.threads,
             clock=self.clock,
             flush_lag_seconds=self._lag,
+            unflushed_since=lambda: self.wal.oldest_received_at,
         )
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ class Heard:
 
     @property
     def instant(self) -> Instant:
-        return Instant(self.senders, now=self.clock.now_ns(), flush_lag_seconds=0.0)
+        return Instant(self.senders, now=self.clock.now_ns(), unflushed_since=None)
 
     @property
     def life(self) -> SenderLife:

@@ -128,7 +128,7 @@ def fleet_of(spoke: list[Spoke]) -> tuple[Instant, list[MachineMark]]:
         clock.advance(step)
         _ = listening.seconds
         left -= int(step)
-    instant = Instant(senders, now=clock.now_ns(), flush_lag_seconds=0.0)
+    instant = Instant(senders, now=clock.now_ns(), unflushed_since=None)
     marks = []
     for number, one in enumerate(spoke):
         life = instant.life(CLUSTER, f"s{number:02d}")

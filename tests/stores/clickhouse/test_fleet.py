@@ -98,7 +98,7 @@ def test_counting_is_the_same_as_looking_at_every_value(
     assert all(latest.get(id_, ()) == store.latest(cluster, id_) for id_ in ids)
     clock = FakeClock(T0)
     lists = Lists(registry=registry, store=store, clock=clock, stale_after_seconds=90.0)
-    instant = Instant(Senders(Listening(clock)), now=T0, flush_lag_seconds=0)
+    instant = Instant(Senders(Listening(clock)), now=T0, unflushed_since=None)
     shown: dict[str, list[Mapping[str, Reading]]] = {id_: [] for id_ in ids}
     for one in lists.gpus(cluster, None, Asked(), instant).items:
         if one.device.kind is ViewKind.GPU:

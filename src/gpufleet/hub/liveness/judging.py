@@ -31,13 +31,14 @@ class Instant:
         not_flushed: seconds by which what is known of machines may be behind what is known of senders.
     """
 
-    def __init__(self, senders: Senders, *, now: int, flush_lag_seconds: float) -> None:
-        """Take the hub's clock in nanoseconds since 1970, and how old the oldest batch is that is not flushed yet."""
+    def __init__(self, senders: Senders, *, now: int, unflushed_since: int | None) -> None:
+        """Take the hub's clock, and when the oldest batch came that is not flushed yet; nanoseconds since 1970."""
         self.now = now
         self.senders = senders
         self.second = senders.now
         self._past = senders.past
-        self.not_flushed = flush_lag_seconds + FLUSH_SLACK_SECONDS
+        lag = 0.0 if unflushed_since is None else self._past.silence_since(unflushed_since)
+        self.not_flushed = lag + FLUSH_SLACK_SECONDS
 
     def lives(self, cluster: str | None = None) -> list[SenderLife]:
         """Return how recently every sender was heard of."""
