@@ -234,7 +234,8 @@ class Ingest:
         if words := self._turned_away(batch):
             raise TurnedAwayError(f"the next hub does not take it yet: {words}")
         known = self._ledger.knows(key)
-        waited = min(waited_ns or 0, came_at - 1)
+        # Nothing waits before it is made: a relay that was told the time only after it began says years.
+        waited = min(waited_ns or 0, max(0, came_at - batch.sent_at), came_at - 1)
         word = Word(
             batch=batch,
             received_at=came_at - waited,

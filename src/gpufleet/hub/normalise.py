@@ -49,16 +49,16 @@ class Normalised(msgspec.Struct, kw_only=True):
     repeated_rows: int
 
 
-def normalise(batch: WireBatch, received_at: int, doubts: Sequence[Doubts] | None = None) -> Normalised:
+def normalise(batch: WireBatch, came_at: int, doubts: Sequence[Doubts] | None = None) -> Normalised:
     """Check a batch that `codecs.batch.decode` has found well formed; the input is not changed.
 
     Args:
         batch: as decoded.
-        received_at: nanoseconds since 1970 by the hub's clock.
+        came_at: nanoseconds since 1970 by the hub's clock, whatever a relay says of how long it waited.
         doubts: what `screen` says of it, where it was asked about many batches at once.
     """
     (screened,) = screen([batch]) if doubts is None else (doubts,)
-    latest = received_at + FUTURE_TOLERANCE_SECONDS * NANOS
+    latest = came_at + FUTURE_TOLERANCE_SECONDS * NANOS
     if not any(screened) and _is_plain(batch, latest):
         return Normalised(batch=batch, unknown_metrics=_NONE, invalid_values=_NONE, future_rows=0, repeated_rows=0)
     work = _Work(batch, latest)

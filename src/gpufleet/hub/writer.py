@@ -194,7 +194,7 @@ class Writer:
         return at if answered is None else min(at, max(1, answered))
 
     def _match(self, read: _Read) -> tuple[str, ...]:
-        batch, now = read.batch, max(read.record.received_at, self._now())  # it may have waited in the log
+        batch, now = read.batch, max(read.record.came_at, self._now())  # it may have waited in the log
         at, named = self._spoken_at(read.record, read.key, batch), named_only(batch)
         ids = []
         for place, machine in enumerate(batch.machines):
@@ -207,7 +207,7 @@ class Writer:
 
     def _item(self, read: _Read, ids: tuple[str, ...], doubts: Sequence[Doubts] | None) -> Item:
         record = read.record
-        normalised = normalise(read.batch, record.received_at, doubts)
+        normalised = normalise(read.batch, record.came_at, doubts)
         if self._failures == 0:  # counted once however often it is tried
             for name, count in normalised.unknown_metrics.items():
                 bounded(self._counters.unknown_metrics, name, count)

@@ -336,6 +336,24 @@ async def test_what_waited_at_a_relay_is_of_when_it_came_there(hub: HubInTime) -
     assert record.coverage.reporting > 0
 
 
+@pytest.mark.parametrize("set_forward", [3_600.0, 50 * 365 * 86_400.0])
+async def test_a_relay_whose_clock_was_set_forward_makes_nothing_old_and_loses_nothing(
+    hub: HubInTime, set_forward: float
+) -> None:
+    """As when it starts without a clock of its own: what it took before it was told the time seems to have waited."""
+    (node,) = nodes(1)
+    for waited in (0.0, set_forward, 0.0):
+        hub.clock.advance(INTERVAL)
+        await hub.take(node.body(hub.clock), relayed=True, waited=waited)
+        assert await state_of(hub, node) is State.LIVE
+        assert (await hub.sender(node)).clock_ahead_seconds == pytest.approx(0, abs=1)
+        record = await hub.cluster()
+        assert record.coverage is not None
+        assert record.coverage.reporting > 0
+    rows = [len(block.machine) for _, batches in hub.store.writes for one in batches for block in one.batch.samples]
+    assert rows == [node.gpus] * 3
+
+
 async def test_a_dead_sender_is_not_waited_for(hub: HubInTime) -> None:
     every = nodes(2)
     await hub.lets_pass(INTERVAL, every)
