@@ -30,6 +30,8 @@ from gpufleet.model.reading import DimValue
 from gpufleet.model.time import NANOS
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.stores.clickhouse.rollup.tables import every_table
+from gpufleet.stores.clickhouse.schema import Table
 from gpufleet.wiring.clock import SystemClock
 from tests.fakes.batches import gpu_sample, gpu_view, make_batch
 
@@ -124,13 +126,23 @@ def flush(folder: Path) -> None:
     hub.flush()
 
 
+def standing(table: Table) -> str:
+    """Return the condition of rows that no newer one of the same table has replaced: merges take those at any time."""
+    key = ", ".join(f"`{name}`" for name in table.key)
+    newest = f"SELECT {key}, max(`{table.version}`) FROM {table.name} GROUP BY {key}"
+    return f"({key}, `{table.version}`) IN ({newest})"
+
+
 def count(folder: Path) -> None:
     """Flush what is left, and print what there is then: of each table, rows as they lie there and what is in them."""
     hub = Hub(folder)
     hub.flush()
     handle = hub.store._handles.writer
+    conditions = {table.name: standing(table) for table in every_table() if table.version}
     tables = {
-        name: handle.query(f"SELECT count(), sum(cityHash64(tuple(*))) FROM {name}").result_rows[0]
+        name: handle.query(
+            f"SELECT count(), sum(cityHash64(tuple(*))) FROM {name} WHERE {conditions.get(name, 'true')}"
+        ).result_rows[0]
         for (name,) in handle.query("SHOW TABLES").result_rows
     }
     # Every attempt marks the hours anew before it writes to them: which are marked is what must be the same.
