@@ -70,14 +70,15 @@ FUNCTIONS = (
     PciFunction(address="0000:02:00.0", vendor=0x1A03, device=1, class_code=0x030200),
 )
 
-Told = tuple[int, str, list[tuple[View | None, str, Lane]], list[PciFunction] | None]
-"""Seconds since the batch before, the machine, what it tells of, and what it says is on its buses."""
+Told = tuple[int, int, str, list[tuple[View | None, str, Lane]], list[PciFunction] | None]
+"""Seconds since the batch before, seconds that it waited, the machine, what it tells of, and what is on its buses."""
 
 _clusters = (f"counted-{number}" for number in count())
 _tokens = (f"counted-{number}" for number in count())
 
 batches = st.tuples(
     st.sampled_from([0, 10, 700, 1300]),
+    st.sampled_from([0, 0, 600, 4000]),
     st.sampled_from(["m1", "m2"]),
     st.lists(
         st.tuples(
@@ -108,12 +109,13 @@ def write(store: ClickHouseStore, *accepted: Accepted) -> None:
 )
 @given(st.lists(st.lists(batches, min_size=1, max_size=3), min_size=1, max_size=5))
 def test_after_any_history_they_are_those_of_the_rows(store: ClickHouseStore, history: list[list[Told]]) -> None:
-    clusters, at = [next(_clusters), next(_clusters)], T0
+    clusters, now = [next(_clusters), next(_clusters)], T0
     instants = [T0]
     for told_together in history:
         accepted = []
-        for seconds, machine, told, functions in told_together:
-            at += seconds * NANOS + 1
+        for seconds, waited, machine, told, functions in told_together:
+            now += seconds * NANOS + 1
+            at = now - waited * NANOS  # when a relay had it: what came meanwhile is newer
             instants.append(at)
             # A slow lane has none: no row with a number is replaced by one without, before or after a merge
             samples = [sample(view, reader, lane, at, tells=lane is Lane.FAST) for view, reader, lane in told]
@@ -157,3 +159,17 @@ def test_a_clock_that_was_set_back_hides_nothing(store: ClickHouseStore, cluster
         store.known_gpus()
     assert store.reporting_gpus(T0 - 90 * NANOS, T0 + 90 * NANOS)[cluster] == 1
     assert store.known_gpus()[cluster] == KnownGpus(pci=None, nvml=1)  # the other was there before, not now
+
+
+def test_what_waited_for_long_takes_nothing_from_what_came_before_it(store: ClickHouseStore, cluster: str) -> None:
+    """As a relay brings it that was cut off: the newest first, and what waited after it."""
+    now, then = T0 + 3600 * NANOS, T0
+    both, one = [VIEWS[1], VIEWS[3]], [VIEWS[1]]
+    functions = [list(FUNCTIONS), list(FUNCTIONS[:1])]
+    store.known_gpus()
+    for at, views, on_buses in ((now, both, functions[0]), (then, one, functions[1])):
+        told = [sample(view, at=at, tells=True) for view in views]
+        part = MachinePart(machine=0, inventory=on_buses)
+        write(store, accept(cluster, "m", told, part=part, received_at=at, reported_at=at))
+        assert store.reporting_gpus(now - 90 * NANOS, now)[cluster] == 2
+        assert store.known_gpus()[cluster] == KnownGpus(pci=2, nvml=2)

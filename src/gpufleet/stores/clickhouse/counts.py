@@ -1,9 +1,9 @@
-"""How many GPUs there are and report, by cluster, of what is kept in memory of each: about 40 bytes.
+"""How many GPUs there are and report, by cluster, of what is kept in memory of each: about 60 bytes.
 
 Counting a million of them out of three million rows takes the engine most of a second, and this some milliseconds.
 What is kept is numbers in arrays; GPUs and machines are known by 64 bits of their names, mixed from this process's
-hashes of the texts, which nobody outside can choose: two of a
-million are taken for one with a chance of less than one in ten million.
+hashes of the texts, which nobody outside can choose: two of a million are taken for one with a chance of less than
+one in ten million.
 """
 
 import threading
@@ -19,7 +19,7 @@ from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse.columns import Cells, Chosen, Coded, Columns, Numeric
 from gpufleet.stores.clickhouse.heads import coded
-from gpufleet.stores.clickhouse.numbering import UNKNOWN, Numbering
+from gpufleet.stores.clickhouse.numbering import Newest, Numbering
 from gpufleet.stores.clickhouse.schema import KNOWN_AT
 
 GPU = f"{ViewKind.GPU}/"
@@ -73,14 +73,13 @@ class GpuCounts:
         self._machines = Numbering()
         self._cluster_of = np.empty(0, np.int32)
         self._id_of = np.empty(0, np.int64)  # this process's hash of its id
-        self._newest = np.empty(0, np.int64)  # when it told of a GPU last
-        self._on_buses = np.empty(0, np.int32)
-        self._buses_at = np.empty(0, np.int64)
+        self._spoke_at = Newest(_NEVER)  # when it told of a GPU
+        self._on_buses = Newest(_NO_INVENTORY)
         self._gpus = Numbering()
         self._machine_of = np.empty(0, np.int32)
         self._is_named = np.empty(0, np.bool_)
-        self._told_at = np.empty(0, np.int64)
-        self._seen_at = np.empty(0, np.int64)
+        self._told_at = Newest(_NEVER)
+        self._seen_at = Newest(_NEVER)
 
     def take(self, written: Mapping[str, Columns]) -> None:
         """Take in what was written to the tables of these names."""
@@ -90,17 +89,17 @@ class GpuCounts:
             self.tell_buses(buses_of(written["inventory"]))
 
     def tell(self, rows: GpuRows) -> None:
-        """Take in rows that come after all before: of one GPU the last in the order of reports counts."""
-        is_gpu = _flags([text.startswith(GPU) for text in rows.view.texts], rows.view)
-        of_rows = np.flatnonzero(is_gpu)
-        of_rows = of_rows[np.argsort(rows.known_at[of_rows], kind="stable")]  # the last that is assigned stays
-        told_at, seen_at = rows.told_at[of_rows], rows.seen_at[of_rows]
+        """Take in rows: of one GPU the last in the order of reports counts, whatever waited and comes after it."""
+        of_rows = np.flatnonzero(_flags([text.startswith(GPU) for text in rows.view.texts], rows.view))
+        of_rows = of_rows[np.argsort(rows.known_at[of_rows], kind="stable")]
+        ranks, told_at, seen_at = rows.known_at[of_rows], rows.told_at[of_rows], rows.seen_at[of_rows]
         has_told, was_seen = told_at != _NEVER, seen_at != _NEVER
         with self._lock:
             gpus = self._numbered(rows, of_rows)
-            self._told_at[gpus[has_told]] = told_at[has_told]
-            self._seen_at[gpus[was_seen]] = seen_at[was_seen]
-            self._newest[self._machine_of[gpus[was_seen]]] = seen_at[was_seen]
+            self._told_at.tell(gpus[has_told], ranks[has_told], told_at[has_told])
+            ranks, seen_at, gpus = ranks[was_seen], seen_at[was_seen], gpus[was_seen]
+            self._seen_at.tell(gpus, ranks, seen_at)
+            self._spoke_at.tell(self._machine_of[gpus], ranks, seen_at)
 
     def tell_buses(self, rows: BusRows) -> None:
         """Take in what machines say of their buses; of one machine its newest word counts."""
@@ -108,25 +107,24 @@ class GpuCounts:
         with self._lock:
             names = _mixed(_hashes(rows.cluster), _hashes(rows.machine))
             machines = self._machines_of(names[every], rows.cluster, rows.machine, every)
-            is_news = rows.reported_at[every] >= self._buses_at[machines]
-            machines, news = machines[is_news], every[is_news]
-            self._on_buses[machines] = rows.gpus[news]  # the last that is assigned stays
-            self._buses_at[machines] = rows.reported_at[news]
+            self._on_buses.tell(machines, rows.reported_at[every], rows.gpus[every])
 
     def reporting(self, since: int, until: int) -> dict[str, int]:
         """Return cluster to GPUs of which the last number was received between the two; see `ports.Store`."""
         with self._lock:
-            told = np.flatnonzero((self._told_at >= since) & (self._told_at <= until))
+            at = self._told_at.cells
+            told = np.flatnonzero((at >= since) & (at <= until))
             return self._by_cluster(self._of_each(told))
 
     def known(self, without: Sequence[str]) -> dict[str, KnownGpus]:
         """Return cluster to how many GPUs its machines have, but for some machines by id; see `ports.Store`."""
         with self._lock:
             wanted = ~np.isin(self._id_of, _numbers(map(hash, without)))
-            apart = np.abs(self._seen_at - self._newest[self._machine_of])
-            there = wanted[self._machine_of] & (self._seen_at != _NEVER) & (apart <= TOLD_TOGETHER_SECONDS * NANOS)
+            seen_at = self._seen_at.cells
+            apart = np.abs(seen_at - self._spoke_at.cells[self._machine_of])
+            there = wanted[self._machine_of] & (seen_at != _NEVER) & (apart <= TOLD_TOGETHER_SECONDS * NANOS)
             nvml = self._by_cluster(self._of_each(np.flatnonzero(there)))
-            pci = self._by_cluster(np.where(wanted, self._on_buses, _NO_INVENTORY), least=0)
+            pci = self._by_cluster(np.where(wanted, self._on_buses.cells, _NO_INVENTORY), least=0)
         return {one: KnownGpus(pci=pci.get(one), nvml=nvml.get(one, 0)) for one in sorted({*nvml, *pci})}
 
     def _of_each(self, gpus: Numeric) -> Numeric:
@@ -150,40 +148,30 @@ class GpuCounts:
         """Return the number of the GPU of each of these rows, giving those that are new one."""
         places = _mixed(_hashes(rows.cluster), _hashes(rows.machine))[of_rows]
         names = _mixed(places, _hashes(rows.view)[of_rows])
-        gpus = self._gpus.find(names)
-        is_new = gpus == UNKNOWN
-        if not is_new.any():
-            return gpus
-        new, firsts = np.unique(names[is_new], return_index=True)
-        of_new = of_rows[is_new][firsts]
-        machines = self._machines_of(places[is_new][firsts], rows.cluster, rows.machine, of_new)
-        views = (rows.view.texts[place] for place in rows.view.rows[of_new])
-        is_named = [not view.startswith(UNNAMED) for view in views]
-        self._gpus.add(new)
-        self._machine_of = np.concatenate([self._machine_of, machines])
-        self._is_named = np.concatenate([self._is_named, np.array(is_named)])
-        self._told_at = _longer(self._told_at, len(new), _NEVER)
-        self._seen_at = _longer(self._seen_at, len(new), _NEVER)
-        return self._gpus.find(names)
+        gpus, firsts = self._gpus.number(names)
+        if len(firsts):
+            new = of_rows[firsts]
+            machines = self._machines_of(places[firsts], rows.cluster, rows.machine, new)
+            is_named = [not rows.view.texts[place].startswith(UNNAMED) for place in rows.view.rows[new]]
+            self._machine_of = np.concatenate([self._machine_of, machines])
+            self._is_named = np.concatenate([self._is_named, np.array(is_named)])
+            self._told_at.grow(len(new))
+            self._seen_at.grow(len(new))
+        return gpus
 
     def _machines_of(
         self, names: Numeric, cluster: Coded | Chosen, machine: Coded | Chosen, of_rows: Numeric
     ) -> Numeric:
         """Return the number of each machine, giving those that are new one; `of_rows` are the rows with the names."""
-        machines = self._machines.find(names)
-        is_new = machines == UNKNOWN
-        if not is_new.any():
-            return machines
-        new, firsts = np.unique(names[is_new], return_index=True)
-        rows = of_rows[is_new][firsts]
-        clusters = [self._clusters.setdefault(name, len(self._clusters)) for name in cluster.texts]
-        self._machines.add(new)
-        self._cluster_of = np.concatenate([self._cluster_of, np.array(clusters, np.int32)[cluster.rows[rows]]])
-        self._id_of = np.concatenate([self._id_of, _hashes(machine)[rows]])
-        self._newest = _longer(self._newest, len(new), _NEVER)
-        self._on_buses = _longer(self._on_buses, len(new), _NO_INVENTORY)
-        self._buses_at = _longer(self._buses_at, len(new), _NEVER)
-        return self._machines.find(names)
+        machines, firsts = self._machines.number(names)
+        if len(firsts):
+            new = of_rows[firsts]
+            clusters = [self._clusters.setdefault(name, len(self._clusters)) for name in cluster.texts]
+            self._cluster_of = np.concatenate([self._cluster_of, np.array(clusters, np.int32)[cluster.rows[new]]])
+            self._id_of = np.concatenate([self._id_of, _hashes(machine)[new]])
+            self._spoke_at.grow(len(new))
+            self._on_buses.grow(len(new))
+        return machines
 
 
 def rows_of(latest: Columns) -> GpuRows:
@@ -237,7 +225,3 @@ def _numbers(numbers: Iterable[int]) -> Numeric:
 def _flags(flags: Sequence[bool], column: Coded | Chosen) -> Numeric:
     """Return for each row what is so of its text."""
     return np.array(flags, np.bool_)[column.rows]
-
-
-def _longer(numbers: Numeric, more: int, filler: int) -> Numeric:
-    return np.concatenate([numbers, np.full(more, filler, numbers.dtype)])
