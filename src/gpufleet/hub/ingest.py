@@ -235,7 +235,7 @@ class Ingest:
             raise TurnedAwayError(f"the next hub does not take it yet: {words}")
         known = self._ledger.knows(key)
         # Nothing waits before it is made: a relay that was told the time only after it began says years.
-        waited = min(waited_ns or 0, max(0, came_at - batch.sent_at), came_at - 1)
+        waited = min(waited_ns or 0, max(0, came_at - batch.sent_at))
         word = Word(
             batch=batch,
             received_at=came_at - waited,

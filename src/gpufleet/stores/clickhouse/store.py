@@ -169,8 +169,8 @@ class ClickHouseStore:
                         self._insert(name, table, f"{token}/{name}", begun=begun)
                 if self._counts is not None:
                     self._counts.take(columns)
-            except BaseException:
-                self._counts = None  # any part may be there
+            except BaseException:  # any part may be there, however it ended: GPUs are counted anew, and it is raised
+                self._counts = None
                 raise
             known.trim()
             self._known = known
