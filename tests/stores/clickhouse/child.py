@@ -21,11 +21,12 @@ from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Handles, connector
+from gpufleet.stores.clickhouse.ddl import render_create
 from gpufleet.stores.clickhouse.dsn import parse_dsn
 from gpufleet.stores.clickhouse.migrate import migrate
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, every_table
 from gpufleet.stores.clickhouse.rows import build
-from gpufleet.stores.clickhouse.schema import LATEST, MIGRATIONS, render_create, tables
+from gpufleet.stores.clickhouse.schema import LATEST, MIGRATIONS, tables
 from gpufleet.stores.clickhouse.sets import Known
 from gpufleet.stores.clickhouse.wide_latest import ASIDE, columns_of, render_fill, set_aside
 from tests.support.accepted import accept

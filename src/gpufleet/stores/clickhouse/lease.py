@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from gpufleet.model.errors import StoreError
 from gpufleet.stores.clickhouse.client import Handle
-from gpufleet.stores.clickhouse.schema import INSTANT, TEXT, Column, Engine, Table, render_create
+from gpufleet.stores.clickhouse.ddl import render_create
+from gpufleet.stores.clickhouse.schema import INSTANT, TEXT, Column, Engine, Table
 
 LEASE_SECONDS = 180
 """A hub that was silent for so long is gone: another may have the database."""

@@ -8,6 +8,7 @@ from gpufleet.model.errors import StoreError
 from gpufleet.stores.clickhouse.arrow import arrow_table
 from gpufleet.stores.clickhouse.client import Handle
 from gpufleet.stores.clickhouse.columns import Columns
+from gpufleet.stores.clickhouse.ddl import render_alters, render_compression, render_create, render_merging
 from gpufleet.stores.clickhouse.rollup.older import carry_over
 from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, WINDOWS_1M
 from gpufleet.stores.clickhouse.schema import (
@@ -20,10 +21,6 @@ from gpufleet.stores.clickhouse.schema import (
     SCHEMA_VERSION,
     Engine,
     Table,
-    render_alters,
-    render_compression,
-    render_create,
-    render_merging,
 )
 from gpufleet.stores.clickhouse.sql.views import VIEWS, mark, render_view
 from gpufleet.stores.clickhouse.wide_latest import columns_of, fill, run, set_aside

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from gpufleet.stores.clickhouse.ddl import render_create
 from gpufleet.stores.clickhouse.rollup.tables import every_table
-from gpufleet.stores.clickhouse.schema import Engine, render_create
+from gpufleet.stores.clickhouse.schema import Engine
 
 for engine in Engine:
     statements = ";\n\n".join(render_create(table, engine) for table in every_table()) + ";\n"
