@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from benchmarks.table import Table
 from gpufleet.codecs.batch import decode, encode_wire, to_rows, to_wire
-from gpufleet.hub.normalise import normalise
+from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Metric, Subject, ValueType
 from gpufleet.model.machine import Machine
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.model.wire import WIRE_VERSION, Cell, SampleBlock, WireBatch
+from gpufleet.model.wire.batch import WIRE_VERSION, Cell, SampleBlock, WireBatch
 
 METRICS = [
     metric

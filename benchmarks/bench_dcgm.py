@@ -19,7 +19,7 @@ from gpufleet.channels.stream.dialers import UnixDialer
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.view import Side
 from gpufleet.readers.dcgm.reader import DcgmReader
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.runtime import SystemClock
 
 SECONDS, GUESTS = 3.0, 64
 

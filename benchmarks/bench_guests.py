@@ -26,7 +26,7 @@ from gpufleet.codecs.nvidia_smi import parse_help
 from gpufleet.config.guests import GuestConfig, SshChannel
 from gpufleet.model.catalogue import Lane
 from gpufleet.readers.nvidia_smi import plan
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.runtime import SystemClock
 from gpufleet.wiring.guests import reach
 from tests.support import peers
 from tests.support.guest_smi import GuestSmi

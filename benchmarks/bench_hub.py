@@ -18,21 +18,21 @@ from benchmarks.soak_load import PERIOD_SECONDS, Node
 from benchmarks.table import Table
 from gpufleet.cli.daemon import spare_collector
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, pack
-from gpufleet.hub.conflicts import Conflicts
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.ingest import Ingest
-from gpufleet.hub.ledger import Ledger
-from gpufleet.hub.liveness.listening import Listening
-from gpufleet.hub.pressure import Pressure
-from gpufleet.hub.quarantine import Quarantine
-from gpufleet.hub.unpacked import Unpacked
-from gpufleet.hub.wal import Wal
-from gpufleet.hub.writer import Writer
+from gpufleet.hub.flush.quarantine import Quarantine
+from gpufleet.hub.flush.writer import Writer
+from gpufleet.hub.liveness.uptime import Listening
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.decoded import Unpacked
+from gpufleet.hub.receive.ingest import Ingest
+from gpufleet.hub.receive.ledger import Ledger
+from gpufleet.hub.receive.limits import Pressure
+from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.receive.sequences import Conflicts
 from gpufleet.registry.sql import SqlRegistry
+from gpufleet.runtime import SystemClock
 from gpufleet.stores.clickhouse import ClickHouseStore
+from gpufleet.web.hub.http import Message, Scope
 from gpufleet.web.hub.ingest import BatchEndpoint
-from gpufleet.web.hub.respond import Message, Scope
-from gpufleet.wiring.clock import SystemClock
 
 NODES = 8_334
 BUNDLE = 64

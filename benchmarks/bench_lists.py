@@ -15,13 +15,13 @@ import msgspec
 from benchmarks.bench_store import START, milliseconds
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
-from gpufleet.hub.lists import Lists
-from gpufleet.hub.liveness.judging import Instant
-from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.senders import Senders
-from gpufleet.hub.paging import Asked
-from gpufleet.model.ledger import FlushIntent
-from gpufleet.model.stored import Accepted
+from gpufleet.hub.liveness.states import Instant
+from gpufleet.hub.liveness.uptime import Listening
+from gpufleet.hub.query.fleet import Lists
+from gpufleet.hub.query.paging import Asked
+from gpufleet.model.stored.ledger import FlushIntent
+from gpufleet.model.stored.samples import Accepted
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.fakes.clock import FakeClock

@@ -24,18 +24,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from benchmarks.table import Table
-from gpufleet.agent.assemble import Assembler
-from gpufleet.agent.outcome import Outcome
-from gpufleet.agent.showing import GZIP_LEVEL
-from gpufleet.agent.slices import at_once
-from gpufleet.agent.state import State
-from gpufleet.agent.stats import AgentStats
+from gpufleet.agent.collect.assemble import Assembler
+from gpufleet.agent.collect.state import Outcome, State
+from gpufleet.agent.publish.pages import GZIP_LEVEL
+from gpufleet.delivery.export import AgentStats
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.readers.nvml.reader import NvmlReader
+from gpufleet.runtime import at_once
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.parts import share_as_vgpus
 from tests.fakes.nvml.scenario import Scenario

@@ -11,7 +11,7 @@ import time
 
 from benchmarks.bench_store import accepted
 from benchmarks.table import Table
-from gpufleet.model.retention import FOR_EVER, Retention
+from gpufleet.model.stored.retention import FOR_EVER, Retention
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.fakes.fleet import GPUS, STEP_NS
 

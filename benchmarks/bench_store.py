@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.table import Table
 from gpufleet.codecs.batch import to_wire
-from gpufleet.model.stored import Accepted
+from gpufleet.model.stored.samples import Accepted
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.fakes.fleet import GPU_CORE, GPUS, HOST_CORE, STEP_NS, VALUES_PER_BATCH, batch
 

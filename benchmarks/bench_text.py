@@ -25,8 +25,7 @@ from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.readers.exporter.fetch import Answer
-from gpufleet.readers.exporter.mapping import samples_of
-from gpufleet.readers.exporter.parse import PageParser
+from gpufleet.readers.exporter.mapping import PageParser, samples_of
 
 METRICS, DEVICES = 40, 8 * 17
 

@@ -24,7 +24,7 @@ NODES_A_CLUSTER = 7_813
 """16 clusters of them are a million GPUs: each has fewer senders than a hub takes of one cluster by default."""
 
 BUNDLE = 256
-"""Batches of one post, as of a relay (`hub/relay.py`)."""
+"""Batches of one post, as of a relay (`hub/relay/forwarding.py`)."""
 
 CONNECTIONS = 16
 """Posts at once: those of two relays."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import cramjam
 
 from benchmarks.soak_load import GPUS_A_NODE, METRICS, row_of
-from gpufleet.codecs.remote_write.fields import write_bytes, write_varint
+from gpufleet.codecs.remote_write.decode import write_bytes, write_varint
 
 NODES_A_BODY = 16
 _DOUBLE = struct.Struct("<d")

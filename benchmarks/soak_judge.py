@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from benchmarks.soak_load import GPUS_A_NODE
-from gpufleet.stores.clickhouse.client import connector
-from gpufleet.stores.clickhouse.dsn import parse_dsn
+from gpufleet.stores.clickhouse.connection.client import connector
+from gpufleet.stores.clickhouse.connection.dsn import parse_dsn
 
 FLAT_RATIO = 0.10
 """Memory is flat if, along its slope over the judged part, it grows by less than this part of its mean ..."""

@@ -12,16 +12,15 @@ import secrets
 import time
 from collections.abc import Sequence
 
+from gpufleet.delivery.post import Answer, HubClient, Verdict
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import Value
 from gpufleet.model.time import NANOS
-from gpufleet.sending.post import Answer, HubClient, Verdict
 from gpufleet.simulate.fleet.faults import Fault, FaultKind
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
 from gpufleet.simulate.fleet.prepared import Herd
-from gpufleet.simulate.fleet.strain import strain_of
-from gpufleet.simulate.fleet.values import gpu_fast
+from gpufleet.simulate.fleet.values import gpu_fast, strain_of
 
 GPUS_A_NODE = 8
 PERIOD_SECONDS = 15.0

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from gpufleet.upkeep import keep
+from gpufleet.runtime import keep
 from tests.support.waiting import wait_until_async
 
 

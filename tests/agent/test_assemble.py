@@ -3,12 +3,11 @@
 import msgspec
 import pytest
 
-from gpufleet.agent.assemble import assemble
+from gpufleet.agent.collect.assemble import assemble
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
-from gpufleet.model.reading import DimValue
-from gpufleet.model.round import Round
+from gpufleet.model.reading import DimValue, Round
 from gpufleet.model.snapshot import Device, Snapshot
 from gpufleet.model.time import to_datetime
 from tests.support.passes import World, function, gpu

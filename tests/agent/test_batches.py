@@ -1,13 +1,13 @@
 """What is new since the batch before."""
 
-from gpufleet.agent.assemble import assemble
-from gpufleet.agent.batches import Pending
+from gpufleet.agent.collect.assemble import assemble
+from gpufleet.agent.publish.batches import Pending
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round
+from gpufleet.model.wire.batch import MachineReport
 from tests.support.passes import World, function, gpu
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.agent.changes import Changes
+from gpufleet.agent.events.changes import Changes
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event

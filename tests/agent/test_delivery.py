@@ -7,19 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.agent.memory import Memory
-from gpufleet.agent.outbox import Outbox
-from gpufleet.agent.push import Pusher
-from gpufleet.agent.queue import LIVE_RECORDS, Queue
+from gpufleet.agent.publish.outbox import Outbox
+from gpufleet.agent.publish.push import Pusher
+from gpufleet.agent.publish.queue import LIVE_RECORDS, Memory, Queue
 from gpufleet.codecs.batch import decode
-from gpufleet.model.batch import MachineReport
+from gpufleet.delivery.pacing import Pace
+from gpufleet.delivery.post import MAX_FILES, HubClient, Refused
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
-from gpufleet.model.wire import WireBatch
-from gpufleet.sending.pace import Pace
-from gpufleet.sending.post import HubClient
-from gpufleet.sending.refused import MAX_FILES, Refused
+from gpufleet.model.wire.batch import MachineReport, WireBatch
 from gpufleet.spool import Spool, SpoolDiskError
 from tests.fakes.clock import FakeClock
 from tests.fakes.hub import FakeHub

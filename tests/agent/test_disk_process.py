@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.hub.intervals import Intervals
+from gpufleet.hub.receive.sequences import Intervals
 from tests.fakes.hub import FakeHub
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario

@@ -8,20 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.agent.memory import Memory
-from gpufleet.agent.outbox import Outbox
-from gpufleet.agent.push import Pusher
-from gpufleet.agent.queue import Queue
+from gpufleet.agent.publish.outbox import Outbox
+from gpufleet.agent.publish.push import Pusher
+from gpufleet.agent.publish.queue import Memory, Queue
 from gpufleet.codecs.batch import decode
-from gpufleet.hub.intervals import Intervals
-from gpufleet.model.batch import MachineReport
+from gpufleet.delivery.pacing import Pace
+from gpufleet.delivery.post import HubClient, Refused
+from gpufleet.hub.receive.sequences import Intervals
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import SpoolError
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample
-from gpufleet.sending.pace import Pace
-from gpufleet.sending.post import HubClient
-from gpufleet.sending.refused import Refused
+from gpufleet.model.wire.batch import MachineReport
 from gpufleet.spool import Spool
 from tests.fakes.clock import FakeClock
 from tests.fakes.hub import FakeHub

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.agent.release import ANSWER, REQUEST
+from gpufleet.agent.collect.release import ANSWER, REQUEST
 from tests.fakes.hub import FakeHub
 from tests.fakes.nvml.driver import FakeNvml
 from tests.fakes.nvml.scenario import Scenario

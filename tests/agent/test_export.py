@@ -9,11 +9,10 @@ from typing import Self
 
 import pytest
 
-from gpufleet.agent.export import Draft, Export
-from gpufleet.agent.stats import AgentStats
+from gpufleet.delivery.export import AgentStats, Draft, Export
+from gpufleet.delivery.outlet import Fate, Outlet, Parcel, Reply
 from gpufleet.model.event import Event
 from gpufleet.model.snapshot import Snapshot
-from gpufleet.sending.outlet import Fate, Outlet, Parcel, Reply
 from tests.support.snapshots import example_snapshot
 from tests.support.waiting import wait_until_async
 

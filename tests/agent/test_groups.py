@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gpufleet.agent.groups import HOLD_SECONDS, SAME_SECONDS, Groups
+from gpufleet.agent.events.groups import HOLD_SECONDS, SAME_SECONDS, Groups
 from gpufleet.model.event import Event
 from tests.support.passes import gpu
 

@@ -1,6 +1,6 @@
 """MIG devices and vGPU instances in what an agent knows: after their GPU, and gone when a pass no longer lists them."""
 
-from gpufleet.agent.assemble import assemble
+from gpufleet.agent.collect.assemble import assemble
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Snapshot
 from tests.support.cut_gpus import cut_world, fast_samples, mig, vgpu

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.agent.assemble import assemble
+from gpufleet.agent.collect.assemble import assemble
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Snapshot

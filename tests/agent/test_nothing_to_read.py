@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.agent.assemble import assemble
-from gpufleet.agent.batches import Pending
-from gpufleet.agent.schedule import ReaderLoop
+from gpufleet.agent.collect.assemble import assemble
+from gpufleet.agent.collect.schedule import ReaderLoop
+from gpufleet.agent.publish.batches import Pending
 from gpufleet.exporters.table import TableExporter
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.status import ReaderState
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.runtime import SystemClock
 from tests.fakes.readers import ScriptedReader
 from tests.support.passes import World, function
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpufleet.agent.assemble import assemble
-from gpufleet.agent.pci import PCI_ONLY_METRICS, pci_samples
+from gpufleet.agent.collect.assemble import assemble
+from gpufleet.agent.collect.pci import PCI_ONLY_METRICS, pci_samples
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
 from gpufleet.model.machine import PciFunction

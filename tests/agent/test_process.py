@@ -133,7 +133,7 @@ def test_it_stays_light(agent: RunningAgent) -> None:
 
 def test_the_daemon_does_not_import_what_only_commands_need() -> None:
     words = (
-        "import sys, gpufleet.cli.main, gpufleet.wiring.agent, gpufleet.web.agent, gpufleet.agent.delivery;"
+        "import sys, gpufleet.cli.main, gpufleet.wiring.agent, gpufleet.web.agent, gpufleet.agent.publish.outbox;"
         "heavy = {'rich', 'litestar', 'sqlalchemy', 'chdb', 'clickhouse_connect'};"
         "print(sorted(heavy & set(sys.modules)))"
     )

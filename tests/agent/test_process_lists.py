@@ -2,7 +2,7 @@
 
 import msgspec
 
-from gpufleet.agent.process_lists import FORGET_SECONDS, ProcessLists
+from gpufleet.agent.publish.batches import FORGET_SECONDS, ProcessLists
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.process import Process
 from gpufleet.model.reading import Sample

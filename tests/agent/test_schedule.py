@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from gpufleet.agent.outcome import Outcome
-from gpufleet.agent.schedule import ReaderLoop
+from gpufleet.agent.collect.schedule import ReaderLoop
+from gpufleet.agent.collect.state import Outcome
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError, ReaderError
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round
 from gpufleet.model.status import ReaderState
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.runtime import SystemClock
 from tests.fakes.readers import ScriptedReader
 from tests.support.waiting import wait_until_async
 

@@ -4,9 +4,9 @@ import asyncio
 import zlib
 from collections.abc import Generator
 
-from gpufleet.agent.assemble import assemble
-from gpufleet.agent.showing import WANTED_SECONDS, Form, Showing
-from gpufleet.agent.stats import AgentStats
+from gpufleet.agent.collect.assemble import assemble
+from gpufleet.agent.publish.pages import WANTED_SECONDS, Form, Showing
+from gpufleet.delivery.export import AgentStats
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Snapshot
 from tests.support.passes import World, gpu

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Generator
 
 import pytest
 
-from gpufleet.agent.slices import at_once, in_slices
+from gpufleet.runtime import at_once, in_slices
 
 NEVER_OVER = 600.0
 

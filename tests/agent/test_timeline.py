@@ -5,15 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpufleet.agent.keeping import Keeper, Remembered
-from gpufleet.agent.outcome import Outcome
-from gpufleet.agent.state import EVENTS_READER as READER
-from gpufleet.agent.timeline import Timeline, status_before
+from gpufleet.agent.collect.state import EVENTS_READER as READER
+from gpufleet.agent.collect.state import Outcome
+from gpufleet.agent.events.timeline import Keeper, Remembered, Timeline, status_before
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Provenance, Round
 from gpufleet.model.view import Side, View, ViewKind
 from tests.support.passes import World, gpu
 

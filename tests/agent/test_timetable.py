@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.agent.timetable import Timetable
+from gpufleet.agent.collect.state import Timetable
 from gpufleet.model.catalogue import Lane
 
 INTERVALS = {Lane.FAST: 10.0, Lane.SLOW: 60.0, Lane.STATIC: 600.0}

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 SCRIPT = """
-from gpufleet.agent.trim import give_back_memory
+from gpufleet.runtime import give_back_memory
 
 def resident():
     with open("/proc/self/statm") as file:

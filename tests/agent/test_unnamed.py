@@ -1,10 +1,9 @@
 """MIG devices that a DCGM engine tells without UUIDs beside NVML, which has them: each is shown and sent once."""
 
-from gpufleet.agent.assemble import assemble
-from gpufleet.agent.unnamed import without_unnamed
+from gpufleet.agent.collect.assemble import assemble
+from gpufleet.agent.collect.state import without_unnamed
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import Side, View, ViewKind
 from tests.support.cut_gpus import cut_world, mig
 from tests.support.passes import World, gpu

@@ -17,7 +17,7 @@ class MadeUp(Run):
     """Holds so many nodes."""
 
     def __init__(self, holds: int, seconds: float = 600.0) -> None:
-        super().__init__(cast(MillionHub, None), cast("subprocess.Popen[str]", None), time.monotonic() + seconds)
+        super().__init__(cast("MillionHub", None), cast("subprocess.Popen[str]", None), time.monotonic() + seconds)
         self.holds = holds
         self.tried: list[int] = []
 

@@ -14,7 +14,7 @@ from benchmarks.processes import children, folder_bytes
 from benchmarks.soak_judge import FLAT_RATIO, Stored, audit, growth
 from benchmarks.soak_load import GPUS_A_NODE, VALUES, Node
 from gpufleet.codecs.batch import decode
-from gpufleet.hub.normalise import normalise
+from gpufleet.hub.flush.normalise import normalise
 
 NOW = 1_790_000_000_000_000_000
 SECONDS = [5.0 * number for number in range(720)]

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gpufleet.ports import FetchPlan, Files
+from gpufleet.ports.channel import FetchPlan, Files
 
 FilesFactory = Callable[[Path], Files]
 """Makes a channel that sees the given folder as `/`."""

@@ -10,7 +10,7 @@ import pytest
 
 from gpufleet.channels.local import LocalExec
 from gpufleet.model.errors import ChannelError, ChannelTimeoutError
-from gpufleet.ports import Exec, ExecResult
+from gpufleet.ports.channel import Exec, ExecResult
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
 from tests.support.waiting import wait_until
 

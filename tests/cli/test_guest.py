@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.channels.guest_shell.words import script
+from gpufleet.channels.guest_shell.shell import script
 from tests.support.command import gpufleet
 
 PUBLIC = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGNh"

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from gpufleet.cli.devices import find_device
-from gpufleet.cli.errors import CommandError
-from gpufleet.cli.explain import Explanation, Line, Part
-from gpufleet.cli.explain_table import render_explanation
+from gpufleet.cli.explain import Explanation, Line, Part, render_explanation
+from gpufleet.cli.options import CommandError
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from tests.fakes.nvml.driver import FakeNvml
 from tests.support.command import gpufleet

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from gpufleet.cli.devices import find_guest, find_guest_device
-from gpufleet.cli.errors import CommandError
-from gpufleet.cli.explain_guest import explain_guest
+from gpufleet.cli.explain import explain_guest
+from gpufleet.cli.options import CommandError
 from gpufleet.codecs.snapshot_json import encode_snapshot
 from gpufleet.doctor import Facts, Verdict, examine
 from gpufleet.doctor.checks.guests import MEND
-from gpufleet.model.guest import OK, REMOVED, STATES
+from gpufleet.model.machine import OK, REMOVED, STATES
 from gpufleet.model.snapshot import Snapshot
 from tests.support.command import gpufleet
 from tests.support.snapshots import EXAMPLE_GUEST, example_guest, example_snapshot

@@ -6,7 +6,7 @@ import pytest
 
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig, DcgmConfig, default_state, parse_listen
 from gpufleet.config.load import ImpossibleValueError, leaves, load, resolve
-from gpufleet.config.toml import render_toml
+from gpufleet.config.template import render_toml
 from gpufleet.model.errors import ConfigError
 
 

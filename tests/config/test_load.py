@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.config.load import ConfigProblemsError, ImpossibleValueError, load, resolve
-from gpufleet.config.toml import render_toml
+from gpufleet.config.template import render_toml
 from gpufleet.model.errors import ConfigError
 
 

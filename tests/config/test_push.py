@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.config.headers_file import HeadersFile
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.push import OtlpConfig, RemoteWriteConfig
+from gpufleet.config.secret_files import HeadersFile
 from gpufleet.model.errors import ConfigError
 
 

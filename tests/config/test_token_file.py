@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.config.token_file import TokenFile
+from gpufleet.config.secret_files import TokenFile
 from gpufleet.model.errors import ConfigError
 from tests.support.authority import put_in_place
 

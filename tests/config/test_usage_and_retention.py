@@ -5,9 +5,8 @@ import datetime as dt
 import msgspec
 import pytest
 
-from gpufleet.config.hub import RetentionConfig
+from gpufleet.config.hub import PriceConfig, RetentionConfig, UsageConfig
 from gpufleet.config.load import ImpossibleValueError
-from gpufleet.config.prices import PriceConfig, UsageConfig
 
 OLD = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 

@@ -11,8 +11,8 @@ import msgspec
 
 from gpufleet.codecs.batch import CONTENT_TYPE, encode
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, BundleAnswer, pack
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.machine import Machine
+from gpufleet.model.wire.batch import Batch, MachineReport
 from tests.fakes.batches import gpu_sample, gpu_view, host_sample
 
 CLUSTER = "local"

@@ -14,25 +14,25 @@ from pathlib import Path
 import msgspec
 
 from gpufleet.codecs.batch import decode, encode
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.flusher import Flusher
-from gpufleet.hub.ledger import key_of
-from gpufleet.hub.quarantine import Quarantine
-from gpufleet.hub.wal import Wal
-from gpufleet.hub.writer import Writer
+from gpufleet.hub.flush.flusher import Flusher
+from gpufleet.hub.flush.quarantine import Quarantine
+from gpufleet.hub.flush.writer import Writer
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.ledger import key_of
+from gpufleet.hub.receive.log import Wal
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch
 from gpufleet.model.event import Event
 from gpufleet.model.holding import Holder, HolderKind, Holding, Verdict
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue
 from gpufleet.model.time import NANOS
+from gpufleet.model.wire.batch import Batch
 from gpufleet.registry.sql import SqlRegistry
+from gpufleet.runtime import SystemClock
 from gpufleet.stores.clickhouse import ClickHouseStore
 from gpufleet.stores.clickhouse.rollup.tables import every_table
-from gpufleet.stores.clickhouse.schema import Table
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.stores.clickhouse.schema.tables import Table
 from tests.fakes.batches import gpu_sample, gpu_view, make_batch
 
 MIB = 1 << 20

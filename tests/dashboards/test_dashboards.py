@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from gpufleet.agent.slices import at_once
-from gpufleet.agent.stats import AgentStats
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.dashboards.dcgm import dcgm_dashboard
 from gpufleet.dashboards.grafana import COLUMNS, render_grafana
 from gpufleet.dashboards.native import SECTIONS, native_dashboard
 from gpufleet.dashboards.panel import Dashboard, Panel
+from gpufleet.delivery.export import AgentStats
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.catalogue import ROWS, SAID_BY_KUBERNETES, MetricKind
+from gpufleet.runtime import at_once
 from tests.support.everything import snapshot_of_everything
 from tests.support.serving import serving
 from tests.support.tsdb import prometheus

@@ -17,7 +17,7 @@ from gpufleet.exporters.csv import CsvExporter
 from gpufleet.exporters.json import JsonExporter
 from gpufleet.exporters.prometheus import PrometheusExporter
 from gpufleet.exporters.table import TableExporter
-from gpufleet.hub.wal import Wal
+from gpufleet.hub.receive.log import Wal
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.event import Event

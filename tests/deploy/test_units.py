@@ -11,7 +11,7 @@ import pytest
 
 from gpufleet.agent.agent import FLUSH_SECONDS
 from gpufleet.config.agent import default_state
-from gpufleet.hub.relay import STOP_SECONDS as LAST_POSTS_SECONDS
+from gpufleet.hub.relay.forwarding import STOP_SECONDS as LAST_POSTS_SECONDS
 from gpufleet.readers.nvml.watch import Limits
 from gpufleet.wiring.hub import STOP_SECONDS
 from tests.fakes.nvml.driver import FakeNvml

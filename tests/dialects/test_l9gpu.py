@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gpufleet.dialects.l9gpu import L9GPU, L9GPU_UNREAD, QUOTIENTS, SUM, Quotient
 from gpufleet.dialects.l9gpu_points import device_attributes, points_of, quotient, sum_of
 from gpufleet.dialects.otel import Point
+from gpufleet.dialects.otel_names import Instrument
 from gpufleet.dialects.otel_reading import Incoming, read_points
-from gpufleet.dialects.otel_row import Instrument
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Subject, ValueType
 from gpufleet.model.view import Side, View, ViewKind
 

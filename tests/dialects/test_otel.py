@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.dialects.otel import ROWS, device_attributes, points, points_of, told, view_of
+from gpufleet.dialects.otel_names import OWN, OWN_ROWS, UNITS, Instrument
 from gpufleet.dialects.otel_reading import Incoming, read_points
-from gpufleet.dialects.otel_row import OWN, OWN_ROWS, UNITS, Instrument
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind, Subject, ValueType
 from gpufleet.model.reading import DimValue, Sample, Value

@@ -6,20 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.agent.assemble import assemble
-from gpufleet.agent.stats import AgentStats
+from gpufleet.agent.collect.assemble import assemble
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
 from gpufleet.decoding.format import Source
+from gpufleet.delivery.export import AgentStats
 from gpufleet.dialects.dialect import Dialect
 from gpufleet.dialects.known import DIALECTS, recognise
-from gpufleet.dialects.labels import unknown_labels
-from gpufleet.dialects.reading import Read, read
+from gpufleet.dialects.reading import Read, read, unknown_labels
 from gpufleet.exporters.prometheus import PrometheusExporter
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Value
+from gpufleet.model.reading import Provenance, Value
 from gpufleet.model.text import clean
 from gpufleet.model.view import ViewKind
 from tests.support.cut_gpus import cut_world

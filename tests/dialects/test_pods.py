@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.dialects.pods import pod_of
+from gpufleet.dialects.reading import pod_of
 from gpufleet.model.holding import Holder, HolderKind
 
 TRAIN = Holder(kind=HolderKind.POD, id="ml/train-0", name="train-0", namespace="ml")

@@ -11,13 +11,13 @@ import pytest
 
 from gpufleet.channels.stream.dialers import UnixDialer, VsockDialer
 from gpufleet.codecs.dcgm_wire.commands import READ_ONLY
-from gpufleet.doctor.check import Check, Verdict
 from gpufleet.doctor.dcgm import examine_engine
-from gpufleet.ports import Stream
+from gpufleet.doctor.facts import Check, Verdict
+from gpufleet.ports.channel import Stream
+from gpufleet.runtime import SystemClock
 from gpufleet.simulate.dcgm.engine import SimulatedEngine
 from gpufleet.simulate.dcgm.state import EngineState, Fault
 from gpufleet.simulate.dcgm.values import PROFILING
-from gpufleet.wiring.clock import SystemClock
 
 
 class Answers:
@@ -107,7 +107,7 @@ async def test_how_far_one_came_to_a_guest_is_told(code: int, word: str) -> None
 
     class Refuses:
         async def dial(self) -> Stream:
-            return await VsockDialer(42, 5555, make_socket=lambda: cast(socket.socket, Answers(code))).dial()
+            return await VsockDialer(42, 5555, make_socket=lambda: cast("socket.socket", Answers(code))).dial()
 
     (check,) = await examine_engine("vsock://42:5555", Refuses(), SystemClock())
     assert check.verdict is Verdict.FAILED

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
+from gpufleet.delivery.post import HubClient, Verdict
 from gpufleet.doctor.hub.certificate import look_at_certificate
-from gpufleet.doctor.hub.disk import look_at_disk
 from gpufleet.doctor.hub.facts import Certificate
-from gpufleet.doctor.hub.locks import holder_of
+from gpufleet.doctor.hub.files import holder_of, look_at_disk
 from gpufleet.model.time import to_datetime
-from gpufleet.sending.post import HubClient, Verdict
-from gpufleet.stores.clickhouse.schema import SCHEMA_VERSION
+from gpufleet.stores.clickhouse.schema.tables import SCHEMA_VERSION
 from tests.fakes.batches import body
 from tests.support.authority import Authority
 from tests.support.command import gpufleet

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpufleet.agent.stats import AgentStats
 from gpufleet.decoding import decode
 from gpufleet.decoding.format import Source
+from gpufleet.delivery.export import AgentStats
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.exporters.dcgm_exporter import add_dcgm, written
 from gpufleet.exporters.exposition import Page

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpufleet.agent.assemble import assemble
-from gpufleet.agent.stats import AgentStats
+from gpufleet.agent.collect.assemble import assemble
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.decoding import decode
 from gpufleet.decoding.format import Source
+from gpufleet.delivery.export import AgentStats
 from gpufleet.dialects.known import DIALECTS
 from gpufleet.dialects.kubevirt import KUBEVIRT
 from gpufleet.dialects.reading import read

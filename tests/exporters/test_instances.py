@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpufleet.agent.assemble import assemble
+from gpufleet.agent.collect.assemble import assemble
 from gpufleet.exporters.csv import CsvExporter
 from gpufleet.exporters.prometheus import PrometheusExporter
 from gpufleet.exporters.table import TableExporter

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.agent.assemble import Assembler, assemble
-from gpufleet.agent.slices import at_once
-from gpufleet.agent.stats import AgentStats
+from gpufleet.agent.collect.assemble import Assembler, assemble
+from gpufleet.delivery.export import AgentStats
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
@@ -17,6 +16,7 @@ from gpufleet.model.process import Process
 from gpufleet.model.reading import DimValue, Value
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.runtime import at_once
 from tests.support.pages import agent_page, shown
 from tests.support.passes import World, function, gpu
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.agent.stats import AgentStats, LaneStats, QueueStats, SendStats
+from gpufleet.delivery.export import AgentStats, LaneStats, QueueStats, SendStats
 from gpufleet.exporters.agent_page import WRITERS
 from gpufleet.exporters.exposition import Page, Syntax, labelled
 from gpufleet.model.catalogue import CATALOGUE, MetricKind

@@ -3,27 +3,24 @@
 import msgspec
 import pytest
 
-from gpufleet.agent.assemble import assemble
-from gpufleet.agent.slices import at_once
-from gpufleet.agent.stats import AgentStats
+from gpufleet.agent.collect.assemble import assemble
 from gpufleet.codecs.otlp.decode import decode_logs, decode_metrics
 from gpufleet.codecs.otlp.encodings import unpack
 from gpufleet.codecs.otlp.records import Kind, OtlpMetric
-from gpufleet.exporters.fresh import AHEAD, Fresh
-from gpufleet.exporters.otlp import OtlpMetrics
+from gpufleet.delivery.export import AgentStats
+from gpufleet.exporters.otlp import AHEAD, Fresh, OtlpMetrics
 from gpufleet.exporters.otlp_logs import OtlpLogs
 from gpufleet.exporters.otlp_resource import resource
 from gpufleet.exporters.severity import ERROR, INFO, WARN, severity
 from gpufleet.exporters.starts import Starts
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.event import Event, event_report
-from gpufleet.model.event_kinds import EventKind
+from gpufleet.model.event import Event, EventKind, event_report
 from gpufleet.model.machine import Machine
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimValue
+from gpufleet.model.reading import DimValue, Provenance
 from gpufleet.model.snapshot import Guest, Host, Snapshot
 from gpufleet.model.time import NANOS, to_ns
+from gpufleet.runtime import at_once
 from tests.support.passes import World, gpu
 from tests.support.snapshots import example_snapshot
 

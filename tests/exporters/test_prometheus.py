@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpufleet.agent.stats import AgentStats, LaneStats, QueueStats, SendStats
+from gpufleet.delivery.export import AgentStats, LaneStats, QueueStats, SendStats
 from gpufleet.exporters.exposition import Page, labelled, number
 from gpufleet.exporters.prometheus import JOINED_ELSEWHERE, PrometheusExporter
 from gpufleet.model.catalogue import CATALOGUE, MetricKind

@@ -7,17 +7,17 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from gpufleet.agent.assemble import assemble
-from gpufleet.agent.slices import at_once
-from gpufleet.agent.stats import AgentStats
+from gpufleet.agent.collect.assemble import assemble
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.codecs.remote_write.decode import WriteDecoder
+from gpufleet.delivery.export import AgentStats
+from gpufleet.delivery.outlet import OutletStats
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.exporters.remote_write import RemoteWriteSeries
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Guest, Snapshot
-from gpufleet.sending.outlet import OutletStats
+from gpufleet.runtime import at_once
 from tests.fakes.clock import FakeClock
 from tests.support.everything import snapshot_of_everything
 from tests.support.passes import World, gpu

@@ -2,12 +2,12 @@
 
 from gpufleet.codecs.batch import encode
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.status import Heartbeat, ReaderState, ReaderStatus
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire.batch import Batch, MachineReport
 
 EPOCH = "0123456789abcdef" * 2
 NODE = Machine(name="node-a", machine_id="a" * 32, system_uuid="11111111-0000-0000-0000-000000000001", boot_id="boot-1")

@@ -8,7 +8,7 @@ from gpufleet.codecs.batch import to_rows
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, GPU_RESOURCES, LABELLED, SAID_BY_KUBERNETES
 from gpufleet.model.declared import DeclaredGpus, DeclaredResource
-from gpufleet.model.stored import Accepted
+from gpufleet.model.stored.samples import Accepted
 from gpufleet.model.time import to_datetime
 
 Place = tuple[str, str, str]

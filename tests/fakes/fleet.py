@@ -6,11 +6,11 @@ Deterministic in (node, step). Eight GPUs a node, every core metric of a GPU and
 import math
 
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import CORE_METRICS, Lane, Subject
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire.batch import Batch, MachineReport
 
 GPUS = 8
 STEP_NS = 15_000_000_000

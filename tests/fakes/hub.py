@@ -9,7 +9,7 @@ from aiohttp import web
 
 from gpufleet.codecs.batch import decode
 from gpufleet.codecs.bundle import BUNDLE_CONTENT_TYPE, WAITED_HEADER, unpack
-from gpufleet.model.wire import WireBatch
+from gpufleet.model.wire.batch import WireBatch
 
 Answer = tuple[int, dict[str, str]]
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from typing import Self
 
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round
 
 Script = Callable[[Lane], Awaitable[Round]]
 

@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 
 from gpufleet.codecs.batch import to_rows
 from gpufleet.model.aggregate import AGGREGATED
+from gpufleet.model.api.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange, StoredSlot
+from gpufleet.model.api.sql import Selected, SqlViewRecord
+from gpufleet.model.api.usage import Stretch, Worked
 from gpufleet.model.catalogue import SAID_BY_KUBERNETES
 from gpufleet.model.declared import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import SqlError, StoreError
 from gpufleet.model.holding import Holding
-from gpufleet.model.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange, StoredSlot
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample, Value
-from gpufleet.model.retention import Resolution, Retention
-from gpufleet.model.sql import Selected, SqlViewRecord
+from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored import (
+from gpufleet.model.stored.retention import Resolution, Retention
+from gpufleet.model.stored.samples import (
     Accepted,
     EventQuestion,
     EventSpan,
@@ -29,7 +29,6 @@ from gpufleet.model.stored import (
     StoredSample,
     StoredSeries,
 )
-from gpufleet.model.usage import Stretch, Worked
 from gpufleet.model.view import ViewKind
 from tests.fakes import declared
 

@@ -5,16 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.answers import NOBODY_ANSWERS, answer, listed_ids
+from gpufleet.fleet.attribution.contract import NOBODY_ANSWERS, answer, listed_ids
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation, AllocationKind, AllocationSpec, Target
-from gpufleet.model.answer import AllocationAnswer, MachineRecord
+from gpufleet.model.api.answer import AllocationAnswer, MachineRecord
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.machine import Machine, MachineKind
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimReading, DimValue, Reading, Sample, Value
+from gpufleet.model.reading import DimReading, DimValue, Provenance, Reading, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
-from gpufleet.model.stored import StoredSample
+from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Scope, Side, View, ViewKind
 from tests.fakes.batches import gpu_sample, gpu_view, host_sample

@@ -3,7 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
-from gpufleet.hub.queries.asking import Asking
+from gpufleet.hub.query.targets import Asking
 
 
 async def test_two_questions_are_asked_at_once() -> None:

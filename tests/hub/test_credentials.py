@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from gpufleet.hub.credentials import Credentials, UnauthenticatedError
+from gpufleet.hub.receive.credentials import Credentials, UnauthenticatedError
 from gpufleet.model.access import KnownToken, Role, Secret, Token, digest, write_token
 from gpufleet.model.errors import RegistryError
 from tests.support.waiting import wait_until_async

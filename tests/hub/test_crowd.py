@@ -1,6 +1,6 @@
-from gpufleet.hub.crowd import EPOCHS_A_SENDER, Crowd
-from gpufleet.hub.ledger import Ledger
-from gpufleet.model.ledger import Held, SequenceKey
+from gpufleet.hub.receive.ledger import Ledger
+from gpufleet.hub.receive.limits import EPOCHS_A_SENDER, Crowd
+from gpufleet.model.stored.ledger import Held, SequenceKey
 
 
 def key(sender: str, epoch: str = "e", cluster: str = "c") -> SequenceKey:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.flusher import Flusher
-from gpufleet.hub.wal import Wal, WalRecord
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.hub.flush.flusher import Flusher
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.log import Wal, WalRecord
+from gpufleet.runtime import SystemClock
 from tests.support.waiting import wait_until_async
 
 

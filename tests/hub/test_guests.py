@@ -6,17 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.hub.guests import STAMPS, Told
-from gpufleet.hub.slices import answer
+from gpufleet.fleet.attribution.guests import STAMPS, Told
+from gpufleet.fleet.attribution.slices import answer
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
-from gpufleet.model.answer import AllocationAnswer, MachineRecord
+from gpufleet.model.api.answer import AllocationAnswer, MachineRecord
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.guest import OK, REMOVED, STATES
-from gpufleet.model.machine import Machine, MachineKind
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Reading, Sample, Value
-from gpufleet.model.stored import StoredSample
+from gpufleet.model.machine import OK, REMOVED, STATES, Machine, MachineKind
+from gpufleet.model.reading import Provenance, Reading, Sample, Value
+from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Side, View, ViewKind
 

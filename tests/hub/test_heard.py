@@ -1,9 +1,9 @@
 """Which word of a sender is its newest."""
 
 from gpufleet.codecs.batch import to_wire
-from gpufleet.hub.heard import heard, is_news
+from gpufleet.hub.liveness.senders import heard, is_news
 from gpufleet.model.time import NANOS
-from gpufleet.model.wire import WireBatch
+from gpufleet.model.wire.batch import WireBatch
 from tests.fakes.batches import make_batch
 
 NOW = 10**18

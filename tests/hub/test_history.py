@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.hub.history import LATEST, QuestionError, window
+from gpufleet.hub.query.history import LATEST, QuestionError, window
 from gpufleet.model.time import NANOS
 
 DAY = 86_400 * NANOS

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from gpufleet.hub.conflicts import Conflicts
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.ingest import (
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.ingest import (
     SMALL_BYTES,
     EpochConflictError,
     ForeignClusterError,
@@ -20,11 +19,12 @@ from gpufleet.hub.ingest import (
     TooManySendersError,
     TurnedAwayError,
 )
-from gpufleet.hub.ledger import MAX_RANGES, Ledger
-from gpufleet.hub.wal import Wal
+from gpufleet.hub.receive.ledger import MAX_RANGES, Ledger
+from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.receive.sequences import Conflicts
 from gpufleet.model.errors import SpoolError, WireError
-from gpufleet.model.ledger import Held, SequenceKey
-from gpufleet.model.wire import WireBatch
+from gpufleet.model.stored.ledger import Held, SequenceKey
+from gpufleet.model.wire.batch import WireBatch
 from tests.fakes.batches import EPOCH, body, gpu_sample, gpu_view
 from tests.support.waiting import wait_until
 

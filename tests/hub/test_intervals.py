@@ -3,7 +3,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.intervals import Intervals
+from gpufleet.hub.receive.sequences import Intervals
 
 NUMBERS = st.lists(st.integers(1, 40), max_size=80)
 

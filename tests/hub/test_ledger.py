@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.intervals import Intervals
-from gpufleet.hub.ledger import Ledger, key_of
-from gpufleet.hub.run import Run
-from gpufleet.model.ledger import Held, SequenceKey
+from gpufleet.hub.receive.ledger import Ledger, Run, key_of
+from gpufleet.hub.receive.sequences import Intervals
+from gpufleet.model.stored.ledger import Held, SequenceKey
 from tests.hub.liveness.test_tally import Spoke, batch_of
 
 WORDS = st.lists(

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.matching import ALIVE_NS, RETURN_NS, Known, Verdict, decide, introduce
+from gpufleet.fleet.identity import ALIVE_NS, RETURN_NS, Known, Verdict, decide, introduce
 from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.model.time import NANOS
 

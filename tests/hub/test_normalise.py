@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import to_rows
-from gpufleet.hub.normalise import normalise
+from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, ValueType
 from gpufleet.model.machine import Machine
 from gpufleet.model.view import Side, View, ViewKind, ViewList
-from gpufleet.model.wire import Cell, DimBlock, SampleBlock, WireAbsence, WireBatch
+from gpufleet.model.wire.batch import Cell, DimBlock, SampleBlock, WireAbsence, WireBatch
 
 NOW = 1_790_000_000_000_000_000
 MINUTE = 60_000_000_000

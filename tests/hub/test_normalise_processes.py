@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import to_rows, to_wire
-from gpufleet.hub.normalise import normalise
+from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.process import PROCESS_READINGS
-from gpufleet.model.wire import Cell, ProcessList, WireBatch
+from gpufleet.model.wire.batch import Cell, ProcessList, WireBatch
 from tests.codecs.batch.batches import NOW
 from tests.codecs.batch.test_processes import batch_of, process
 

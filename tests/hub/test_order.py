@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.order import GAPS_KEPT, STEP_NS, Order
+from gpufleet.hub.receive.ledger import GAPS_KEPT, STEP_NS, Order
 
 NOW = 10**18
 SECOND = 10**9

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import decode, encode_wire, in_version
-from gpufleet.hub.normalise import normalise
-from gpufleet.hub.packing import pack
-from gpufleet.hub.screening import screen
-from gpufleet.model.stored import Accepted
-from gpufleet.model.wire import Cell, WireBatch
-from gpufleet.stores.clickhouse.arrow import arrow_table
-from gpufleet.stores.clickhouse.rows import build
-from gpufleet.stores.clickhouse.schema import tables
-from gpufleet.stores.clickhouse.sets import Known
+from gpufleet.hub.flush.normalise import normalise
+from gpufleet.hub.flush.screening import screen
+from gpufleet.hub.receive.decoded import pack
+from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.wire.batch import Cell, WireBatch
+from gpufleet.stores.clickhouse.schema.arrow import arrow_table
+from gpufleet.stores.clickhouse.schema.sets import Known
+from gpufleet.stores.clickhouse.schema.tables import tables
+from gpufleet.stores.clickhouse.store import build
 from tests.fakes.batches import body
 from tests.hub.test_normalise import NOW, batch_of, values_of
 from tests.hub.test_screening import batches, on_the_wire

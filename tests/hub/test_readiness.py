@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.hub.queries.readiness import Readiness
+from gpufleet.hub.query.status import Readiness
 from gpufleet.model.cluster import Cluster
 from gpufleet.model.errors import RegistryError, StoreError
 from gpufleet.model.status import ReaderStatus

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.rolling import rolling
+from gpufleet.hub.flush.flusher import rolling
+from gpufleet.hub.receive.counters import Counters
 from gpufleet.model.errors import StoreError
-from gpufleet.model.stored import RolledHour
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.model.stored.samples import RolledHour
+from gpufleet.runtime import SystemClock
 from tests.fakes.store import MemoryStore
 from tests.support.waiting import wait_until_async
 

@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import decode
-from gpufleet.hub.digests import LEAST, MOST, digest_of
-from gpufleet.hub.run import PROCESSES_KEPT, Run
+from gpufleet.hub.receive.ledger import PROCESSES_KEPT, Run
+from gpufleet.hub.receive.sequences import LEAST, MOST, digest_of
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
-from gpufleet.model.wire import WIRE_VERSION, WireBatch
+from gpufleet.model.wire.batch import WIRE_VERSION, WireBatch
 from tests.fakes.batches import EPOCH, body
 
 NOW = 10**18

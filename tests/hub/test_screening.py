@@ -5,10 +5,10 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.normalise import normalise
-from gpufleet.hub.screening import Doubt, screen
+from gpufleet.hub.flush.normalise import normalise
+from gpufleet.hub.flush.screening import Doubt, screen
 from gpufleet.model.absence import Reason
-from gpufleet.model.wire import Cell, WireAbsence, WireBatch
+from gpufleet.model.wire.batch import Cell, WireAbsence, WireBatch
 from tests.hub.test_normalise import NOW, batch_of
 
 METRICS = (

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpufleet.hub.sharing import DEAR_SECONDS, LONGEST_SECONDS, TIMES_AS_LONG, Shared
+from gpufleet.hub.query.overview import DEAR_SECONDS, LONGEST_SECONDS, TIMES_AS_LONG, Shared
 from tests.fakes.clock import FakeClock
 
 

@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.answers import NOBODY_ANSWERS
-from gpufleet.hub.slices import Host, answer
+from gpufleet.fleet.attribution.contract import NOBODY_ANSWERS
+from gpufleet.fleet.attribution.slices import Host, answer
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
-from gpufleet.model.answer import AllocationAnswer, MachineRecord
+from gpufleet.model.api.answer import AllocationAnswer, MachineRecord
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample, Value
+from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
-from gpufleet.model.stored import StoredSample
+from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.model.view import Scope, Side, View, ViewKind
 

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpufleet.hub.queries.sql import MOST_WAITING, BusyError, SqlQueries
-from gpufleet.model.sql import Selected
+from gpufleet.hub.query.sql import MOST_WAITING, BusyError, SqlQueries
+from gpufleet.model.api.sql import Selected
 from tests.fakes.store import MemoryStore
 
 

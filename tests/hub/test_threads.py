@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.hub.threads import named_threads
+from gpufleet.runtime import named_threads
 
 
 def test_they_are_called_so_by_python() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from gpufleet.codecs.batch import decode
-from gpufleet.hub.unpacked import Unpacked
+from gpufleet.hub.receive.decoded import Unpacked
 from tests.fakes.batches import body
 
 NOW = 10**18

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import decode
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.digests import digest_of
-from gpufleet.hub.ledger import Ledger
-from gpufleet.hub.quarantine import Quarantine
-from gpufleet.hub.unpacked import Unpacked
-from gpufleet.hub.wal import WalRecord
-from gpufleet.hub.writer import ISOLATE_AFTER, STUCK_AFTER, Writer
+from gpufleet.hub.flush.quarantine import Quarantine
+from gpufleet.hub.flush.writer import ISOLATE_AFTER, STUCK_AFTER, Writer
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.decoded import Unpacked
+from gpufleet.hub.receive.ledger import Ledger
+from gpufleet.hub.receive.log import WalRecord
+from gpufleet.hub.receive.sequences import digest_of
 from gpufleet.model.errors import RegistryError, StoreError, UnstorableError
-from gpufleet.model.ledger import FlushIntent, SequenceKey
-from gpufleet.model.stored import Accepted
+from gpufleet.model.stored.ledger import FlushIntent, SequenceKey
+from gpufleet.model.stored.samples import Accepted
 from gpufleet.registry.sql import SqlRegistry
 from tests.fakes.batches import EPOCH, NODE, body, host_sample
 from tests.fakes.store import MemoryStore

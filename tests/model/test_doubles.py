@@ -2,8 +2,8 @@
 
 import pytest
 
+from gpufleet.fleet.devices import Shown, left_out
 from gpufleet.model.absence import Reason
-from gpufleet.model.doubles import Shown, left_out
 
 LISTED = [Shown("n0", unnamed=True), Shown("n1", unnamed=True)]
 

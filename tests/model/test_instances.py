@@ -1,7 +1,7 @@
 """When an instance is gone, and what to call a device."""
 
+from gpufleet.fleet.devices import device_name, is_gone
 from gpufleet.model.absence import Reason
-from gpufleet.model.instances import device_name, is_gone
 from gpufleet.model.reading import Reading
 
 FAST, SLOW = ("nvml", "fast"), ("nvml", "slow")

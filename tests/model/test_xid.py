@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpufleet.model.event_kinds import KINDS, EventKind
+from gpufleet.model.event import KINDS, EventKind
 from gpufleet.model.xid import _ROWS, XIDS, XidAction, XidClass, xid
 
 

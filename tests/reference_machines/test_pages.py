@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.agent.stats import AgentStats
+from gpufleet.delivery.export import AgentStats
 from gpufleet.exporters.agent_page import WRITERS
 from tests.reference_machines.machines import (
     H200_BUSES,

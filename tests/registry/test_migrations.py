@@ -8,8 +8,8 @@ import pytest
 
 from gpufleet.model.cluster import ClusterSpec
 from gpufleet.model.errors import RegistryError
-from gpufleet.model.ledger import FlushIntent, Held, SequenceKey
 from gpufleet.model.machine import Machine
+from gpufleet.model.stored.ledger import FlushIntent, Held, SequenceKey
 from gpufleet.registry.database import Database, sqlite_file
 from gpufleet.registry.migrations import NEWEST
 from gpufleet.registry.sql import SqlRegistry

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.registry.order import MachineOrder
+from gpufleet.registry.machines import MachineOrder
 
 MACHINE = st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.sampled_from("123456"))
 

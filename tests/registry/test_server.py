@@ -9,7 +9,7 @@ import pytest
 
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.config.hub import FlushConfig, HubConfig
-from gpufleet.model.ledger import SequenceKey
+from gpufleet.model.stored.ledger import SequenceKey
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.wiring.hub import RunningHub, running_hub
 from tests.fakes.batches import EPOCH, body

@@ -7,8 +7,16 @@ import sqlalchemy as sa
 
 from gpufleet.model.allocation import AllocationKind, AllocationSpec, Target
 from gpufleet.model.errors import ConflictError, NotFoundError, RegistryError
-from gpufleet.model.ledger import FlushIntent, Heard, Held, MachinesHeard, ProcessSpan, SenderState, SequenceKey
 from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.stored.ledger import (
+    FlushIntent,
+    Heard,
+    Held,
+    MachinesHeard,
+    ProcessSpan,
+    SenderState,
+    SequenceKey,
+)
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
 from gpufleet.registry.migrations import MIGRATIONS

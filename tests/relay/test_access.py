@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from gpufleet.codecs.batch import CONTENT_TYPE
-from gpufleet.config.forward import ForwardConfig
-from gpufleet.config.hub import HubConfig, RelayConfig
+from gpufleet.config.hub import ForwardConfig, HubConfig, RelayConfig
 from gpufleet.model.errors import ConfigError
 from gpufleet.wiring.relay import running_relay
 from tests.fakes.batches import body

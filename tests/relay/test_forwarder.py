@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpufleet.codecs.batch import decode
-from gpufleet.hub.ledger import Ledger
-from gpufleet.hub.relay import HOLD_SECONDS, Forwarder
-from gpufleet.hub.renumbering import Renumbering
-from gpufleet.hub.wal import Wal
-from gpufleet.model.ledger import SequenceKey
-from gpufleet.model.wire import WireBatch
-from gpufleet.sending.post import HubClient
-from gpufleet.sending.refused import Refused
+from gpufleet.delivery.post import HubClient, Refused
+from gpufleet.hub.receive.ledger import Ledger
+from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.relay.forwarding import HOLD_SECONDS, Forwarder, Renumbering
+from gpufleet.model.stored.ledger import SequenceKey
+from gpufleet.model.wire.batch import WireBatch
 from tests.fakes.batches import EPOCH, body
 from tests.fakes.hub import FakeHub
 from tests.support.processes import free_port

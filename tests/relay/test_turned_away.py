@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from gpufleet.config.hub import HubConfig, RelayConfig
-from gpufleet.model.wire import WireBatch
+from gpufleet.model.wire.batch import WireBatch
 from gpufleet.wiring.relay import running_relay
 from tests.fakes.batches import body
 from tests.fakes.hub import FakeHub

@@ -15,7 +15,7 @@ import msgspec
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.config.hub import FlushConfig, HubConfig, IngestConfig
 from gpufleet.config.tls import TlsConfig
-from gpufleet.hub.credentials import LOOK_SECONDS
+from gpufleet.hub.receive.credentials import LOOK_SECONDS
 from gpufleet.model.access import Role, Token
 from gpufleet.registry.database import Database
 from gpufleet.registry.tokens import SqlTokens

@@ -5,7 +5,7 @@ from typing import Any
 
 from gpufleet.model.access import LOCAL, AuditEntry, AuditRecord, Role
 from gpufleet.model.errors import RegistryError
-from gpufleet.web.hub.recording import Recorder
+from gpufleet.web.hub.audit import Recorder
 from tests.fakes.clock import FakeClock
 from tests.security.guarded import Guarded
 

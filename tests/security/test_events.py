@@ -6,11 +6,11 @@ import pytest
 
 from gpufleet.codecs.batch import encode
 from gpufleet.model.access import Role
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
 from gpufleet.model.time import NANOS
+from gpufleet.model.wire.batch import Batch, MachineReport
 from tests.security.guarded import Guarded
 from tests.support.passes import World, gpu
 from tests.support.waiting import wait_until_async

@@ -5,11 +5,10 @@ from typing import Any, cast
 import pytest
 from litestar import get
 
-from gpufleet.hub.counters import Counters
+from gpufleet.hub.receive.counters import Counters
 from gpufleet.model.access import LOCAL, Principal, Role
-from gpufleet.web.hub.access import ACCESS, BATCHES, LOGS, METRICS, WRITE, is_open, refusal
+from gpufleet.web.hub.access import ACCESS, BATCHES, LOGS, METRICS, WRITE, Door, is_open, refusal
 from gpufleet.web.hub.app import build_api
-from gpufleet.web.hub.door import Door
 from tests.fakes.clock import FakeClock
 from tests.security.guarded import Guarded, Reply
 
@@ -60,7 +59,7 @@ MAY: dict[tuple[str, str], set[Role | None]] = {
 
 def api() -> Any:
     door = Door(None, counters=Counters(), clock=FakeClock())
-    nothing = cast(Any, None)  # no question is asked here
+    nothing = cast("Any", None)  # no question is asked here
     return build_api(door, nothing, nothing, nothing, nothing, nothing)
 
 

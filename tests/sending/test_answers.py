@@ -9,11 +9,18 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import CONTENT_TYPE_1, CONTENT_TYPE_2, Point, encode_2
+from gpufleet.delivery.outlet import Fate, Parcel
+from gpufleet.delivery.receivers import (
+    HttpAnswer,
+    HttpSender,
+    OtlpWire,
+    RemoteWriteWire,
+    as_version_1,
+    judge,
+    judge_1,
+    judge_2,
+)
 from gpufleet.model.errors import ConfigError
-from gpufleet.sending.http import HttpAnswer, HttpSender
-from gpufleet.sending.otlp import OtlpWire, judge
-from gpufleet.sending.outlet import Fate, Parcel
-from gpufleet.sending.remote_write import RemoteWriteWire, as_version_1, judge_1, judge_2
 from tests.fakes.receiver import Answer, Got, Receiver
 
 AT = 1_790_000_000_123_000_000

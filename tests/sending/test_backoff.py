@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.sending.backoff import MAX_RETRY_AFTER_SECONDS, MAX_SECONDS, parse_retry_after, retry_delay
+from gpufleet.delivery.pacing import MAX_RETRY_AFTER_SECONDS, MAX_SECONDS, parse_retry_after, retry_delay
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 

@@ -8,7 +8,7 @@ from typing import Self
 
 import pytest
 
-from gpufleet.sending.outlet import Fate, Outlet, Parcel, Reply
+from gpufleet.delivery.outlet import Fate, Outlet, Parcel, Reply
 from tests.support.waiting import wait_until_async
 
 

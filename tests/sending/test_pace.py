@@ -1,6 +1,6 @@
 import pytest
 
-from gpufleet.sending.pace import Pace
+from gpufleet.delivery.pacing import Pace
 from tests.fakes.clock import FakeClock
 
 

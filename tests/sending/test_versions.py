@@ -8,19 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpufleet.agent.memory import Memory
-from gpufleet.agent.push import Pusher
-from gpufleet.agent.queue import Queue
-from gpufleet.agent.stats import SendStats
+from gpufleet.agent.publish.push import Pusher
+from gpufleet.agent.publish.queue import Memory, Queue
 from gpufleet.codecs.batch import decode, encode, in_version, to_rows
-from gpufleet.hub.ledger import Ledger
-from gpufleet.hub.relay import Forwarder
-from gpufleet.hub.renumbering import Renumbering
-from gpufleet.hub.wal import Wal
-from gpufleet.model.wire import WIRE_VERSION
-from gpufleet.sending.pace import Pace
-from gpufleet.sending.post import Answer, HubClient, Verdict
-from gpufleet.sending.refused import Refused
+from gpufleet.delivery.export import SendStats
+from gpufleet.delivery.pacing import Pace
+from gpufleet.delivery.post import Answer, HubClient, Refused, Verdict
+from gpufleet.hub.receive.ledger import Ledger
+from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.relay.forwarding import Forwarder, Renumbering
+from gpufleet.model.wire.batch import WIRE_VERSION
 from gpufleet.spool import Spool
 from tests.fakes.batches import make_batch
 from tests.fakes.clock import FakeClock

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.spool import Spool
-from gpufleet.spool.look import look
+from gpufleet.spool.recovery import look
 
 
 def contents(folder: Path) -> dict[str, bytes]:

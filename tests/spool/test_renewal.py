@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.model.errors import SpoolError
-from gpufleet.spool import Spool, renew, succession
+from gpufleet.spool import Spool, recovery, renew
 
 
 def open_spool(folder: Path) -> Spool:
@@ -110,7 +110,7 @@ def test_taking_over_goes_on_from_wherever_it_was_interrupted(tmp_path: Path) ->
         shutil.copytree(tmp_path / "prepared", folder)
         try:
             with stopping_after(steps):
-                succession.settle(folder)
+                recovery.settle(folder)
         except _StopError:
             interrupted += 1
         spool = open_spool(folder)

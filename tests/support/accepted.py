@@ -6,8 +6,8 @@ from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE_VERSION
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Sample
-from gpufleet.model.stored import Accepted
-from gpufleet.model.wire import WIRE_VERSION, DimBlock, MachinePart, SampleBlock, WireAbsence, WireBatch
+from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.wire.batch import WIRE_VERSION, DimBlock, MachinePart, SampleBlock, WireAbsence, WireBatch
 
 EPOCH = "0123456789abcdef" * 2
 

@@ -7,8 +7,7 @@ from gpufleet.model.absence import Reason
 from gpufleet.model.aggregate import aggregate
 from gpufleet.model.catalogue import CATALOGUE, CATALOGUE_VERSION, Metric, MetricKind, Subject
 from gpufleet.model.machine import Machine
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimReading, Reading, Value
+from gpufleet.model.reading import DimReading, Provenance, Reading, Value
 from gpufleet.model.snapshot import SNAPSHOT_SCHEMA, Device, Host, ReaderReport, Snapshot, Source
 from gpufleet.model.status import ReaderState
 from gpufleet.model.view import Side, ViewKind

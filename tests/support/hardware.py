@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpufleet.codecs.nvidia_smi import parse_capture, parse_csv
-from gpufleet.codecs.nvidia_smi.words import token
+from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject
 from gpufleet.model.catalogue.events import EVENT_METRICS
 from gpufleet.model.catalogue.gpu import GPU_METRICS

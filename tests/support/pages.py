@@ -2,10 +2,10 @@
 
 from collections.abc import Collection
 
-from gpufleet.agent.slices import at_once
-from gpufleet.agent.stats import AgentStats
+from gpufleet.delivery.export import AgentStats
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.snapshot import Snapshot
+from gpufleet.runtime import at_once
 
 
 def agent_page(

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 
-from gpufleet.agent.outcome import Outcome
-from gpufleet.agent.state import State
+from gpufleet.agent.collect.state import Outcome, State
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import NVIDIA_VENDOR, Machine, PciFunction
-from gpufleet.model.reading import DimValue, Sample, Value
-from gpufleet.model.round import Round
+from gpufleet.model.reading import DimValue, Round, Sample, Value
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.clock import FakeClock

@@ -2,7 +2,7 @@
 
 import datetime as dt
 
-from gpufleet.agent.assemble import assemble
+from gpufleet.agent.collect.assemble import assemble
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine, MachineKind

@@ -32,7 +32,7 @@ UNUSED = (
 """Of the packages."""
 
 CODE = ("gpufleet/__init__.py", "gpufleet/_version.py", "gpufleet/ports.py")
-ROOMS = ("model", "codecs/dcgm_wire", "channels/stream", "readers/dcgm", "simulate/dcgm", "config", "wiring/clock.py")
+ROOMS = ("model", "codecs/dcgm_wire", "channels/stream", "readers/dcgm", "simulate/dcgm", "config", "runtime.py")
 SITE = "usr/lib/python3/dist-packages"
 _UNCHECKED = (1).to_bytes(4, "little") + bytes(8)
 """Of a compiled module: it is taken without a look at its source (PEP 552)."""

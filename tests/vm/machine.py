@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import asyncssh
 
-from gpufleet.channels.guest_shell.words import script
+from gpufleet.channels.guest_shell.shell import script
 from tests.support import peers
 from tests.support.guest_smi import GuestSmi
 from tests.support.processes import free_port

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpufleet.model.guest import SILENT
+from gpufleet.model.machine import SILENT
 from tests.support.processes import Gpufleet, free_port, get_json, get_text
 from tests.support.waiting import wait_until
 from tests.vm.machine import ENGINE_PORT, PAGE_PORT, VirtualMachine

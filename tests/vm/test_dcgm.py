@@ -8,16 +8,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gpufleet.channels.stream.dialers import HybridVsockDialer
-from gpufleet.doctor.check import Verdict
 from gpufleet.doctor.dcgm import examine_engine
+from gpufleet.doctor.facts import Verdict
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ReaderError
-from gpufleet.model.round import Round
+from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
+from gpufleet.model.reading import Round
 from gpufleet.model.view import Side
 from gpufleet.readers.dcgm.reader import DcgmReader
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.runtime import SystemClock
 from tests.vm.image import SAME_PYTHON
 from tests.vm.machine import ENGINE_PORT, PAGE_PORT, VirtualMachine
 

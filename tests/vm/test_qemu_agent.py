@@ -9,12 +9,11 @@ from gpufleet.channels.guest_shell import ShellExec, ShellFiles
 from gpufleet.channels.qemu_agent import QemuAgentShell
 from gpufleet.channels.stream.dialers import UnixDialer
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError
-from gpufleet.ports import ExecResult, FetchPlan
+from gpufleet.model.errors import ChannelError, ChannelProblem
+from gpufleet.ports.channel import ExecResult, FetchPlan
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.runtime import SystemClock
 from tests.vm.machine import VirtualMachine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]

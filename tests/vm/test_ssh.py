@@ -6,12 +6,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
-from gpufleet.channels.ssh.pins import GivenPin
 from gpufleet.channels.ssh.shell import SshShell
-from gpufleet.channels.ssh.target import SshTarget
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError
-from gpufleet.ports import ExecResult, FetchPlan
+from gpufleet.channels.ssh.target import GivenPin, SshTarget
+from gpufleet.model.errors import ChannelError, ChannelProblem
+from gpufleet.ports.channel import ExecResult, FetchPlan
 from tests.vm.machine import VirtualMachine
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]

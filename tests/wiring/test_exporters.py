@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpufleet.config.exporter import ExporterTarget
 from gpufleet.config.guests import GuestConfig
+from gpufleet.config.scrape import ExporterTarget
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ConfigError, ReaderError
 from gpufleet.model.view import Side
-from gpufleet.wiring.exporters import exporter_reader
+from gpufleet.wiring.exports import exporter_reader
 from gpufleet.wiring.guests import reach
 from tests.fakes.clock import FakeClock
 from tests.support.authority import Authority, put_in_place

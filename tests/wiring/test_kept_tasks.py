@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpufleet.config.hub import ExporterHost, HubConfig
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.pressure import Pressure
-from gpufleet.hub.pulled.standing import Standings
+from gpufleet.hub.imports.scrape_status import Standings
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.limits import Pressure
 from gpufleet.model.access import KnownToken
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.runtime import SystemClock
 from gpufleet.wiring.hub import credentials_of
 from gpufleet.wiring.polled import Pulling, polling
 from tests.support.waiting import wait_until_async

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable
 
 from gpufleet.codecs.batch import decode
-from gpufleet.hub.pulled.offset import offset
-from gpufleet.hub.pulled.standing import Standing
+from gpufleet.hub.imports.federation import offset
+from gpufleet.hub.imports.scrape_status import Standing
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError, SpoolError
-from gpufleet.model.round import Round
-from gpufleet.model.wire import WireBatch
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.model.reading import Round
+from gpufleet.model.wire.batch import WireBatch
+from gpufleet.runtime import SystemClock
 from gpufleet.wiring.polled_host import INTERVALS, PolledHost
 from tests.fakes.batches import gpu_sample, gpu_view
 from tests.support.waiting import wait_until_async

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.config.agent import DcgmConfig, NvidiaSmiConfig, NvmlConfig, Readers
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.runtime import SystemClock
 from gpufleet.wiring.readers import READERS, capabilities, chosen, has_binding, make_readers
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
 

@@ -11,32 +11,29 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpufleet.agent.assemble import Assembler
-from gpufleet.agent.batches import Pending
+from gpufleet.agent.collect.assemble import Assembler
+from gpufleet.agent.collect.release import Holding, ReleaseFolder
+from gpufleet.agent.collect.schedule import ReaderLoop
+from gpufleet.agent.collect.state import Outcome, State, without_unnamed
+from gpufleet.agent.events.timeline import Keeper, Timeline, status_before
 from gpufleet.agent.guests.guests import Guests
-from gpufleet.agent.holding import Holding
-from gpufleet.agent.keeping import Keeper
-from gpufleet.agent.outcome import Outcome
-from gpufleet.agent.release import ReleaseFolder
-from gpufleet.agent.schedule import ReaderLoop
-from gpufleet.agent.showing import Form, Pages, Showing
-from gpufleet.agent.state import State
-from gpufleet.agent.stats import AgentStats, LaneStats
-from gpufleet.agent.timeline import Timeline, status_before
-from gpufleet.agent.trim import give_back_memory
-from gpufleet.agent.unnamed import without_unnamed
+from gpufleet.agent.publish.batches import Pending
+from gpufleet.agent.publish.pages import Form, Pages, Showing
+from gpufleet.delivery.export import AgentStats, LaneStats
 from gpufleet.model.absence import Absent
-from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderState, ReaderStatus
-from gpufleet.ports import Clock, Reader
+from gpufleet.model.wire.batch import MachineReport
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.reader import Reader
+from gpufleet.runtime import give_back_memory
 
 if TYPE_CHECKING:  # the first brings the HTTP client, which an agent that pushes nowhere does without
-    from gpufleet.agent.delivery import Delivery
-    from gpufleet.agent.export import Export
+    from gpufleet.agent.publish.outbox import Delivery
+    from gpufleet.delivery.export import Export
 
 log = logging.getLogger(__name__)
 

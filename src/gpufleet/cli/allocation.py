@@ -9,7 +9,7 @@ import typer
 
 from gpufleet.cli.fetch import Access, get, send
 from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, TokenFileOption
-from gpufleet.cli.show import print_json
+from gpufleet.cli.output import print_json
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, AllocationKind, AllocationSpec, Target
 
 allocation_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Register, show and close allocations.")

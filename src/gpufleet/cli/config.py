@@ -12,12 +12,11 @@ from gpufleet.cli.init import STDOUT, Force, Output, write_output
 from gpufleet.cli.options import ConfigFile, Json
 from gpufleet.config.agent import ENV_PREFIX as AGENT_PREFIX
 from gpufleet.config.agent import AgentConfig
-from gpufleet.config.files import missing_files
 from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX
 from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import ConfigProblemsError, Resolved, leaves, resolve
-from gpufleet.config.template import render_template
-from gpufleet.config.toml import render_toml
+from gpufleet.config.secret_files import missing_files
+from gpufleet.config.template import render_template, render_toml
 from gpufleet.model.errors import ConfigError
 
 config_app = typer.Typer(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpufleet.cli.errors import CommandError
+from gpufleet.cli.options import CommandError
 from gpufleet.cli.snapshot import Format, exporter_of
 from gpufleet.model.errors import WireError
 from gpufleet.model.snapshot import Snapshot

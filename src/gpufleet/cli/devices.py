@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from gpufleet.cli.errors import CommandError
+from gpufleet.cli.options import CommandError
 from gpufleet.model.snapshot import Device, Guest, Snapshot
 from gpufleet.model.view import normalise_pci_address
 

@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import Access, get
-from gpufleet.cli.options import CaOption, ConfigFile, HubConfigFile, HubState, Json, TokenFileOption
+from gpufleet.cli.options import CaOption, CommandError, ConfigFile, HubConfigFile, HubState, Json, TokenFileOption
 
 if TYPE_CHECKING:
     from gpufleet.config.agent import AgentConfig
@@ -89,9 +88,9 @@ def dcgm(
 
     Ends with 1 if something failed.
     """
-    from gpufleet.channels.stream.address import dialer_of
+    from gpufleet.channels.stream.dialers import dialer_of
     from gpufleet.doctor.dcgm import examine_engine
-    from gpufleet.wiring.clock import SystemClock
+    from gpufleet.runtime import SystemClock
 
     try:
         dialer = dialer_of(address)
@@ -116,7 +115,7 @@ def _examine_node(root: Path, config: Path | None) -> "tuple[Check, ...]":
     from gpufleet.config.load import load
     from gpufleet.doctor import examine, gather
     from gpufleet.doctor.access import LocalAccess
-    from gpufleet.wiring.clock import SystemClock
+    from gpufleet.runtime import SystemClock
 
     settings = load(AgentConfig, file=config, env_prefix=ENV_PREFIX, env=os.environ, flags={})
     facts = asyncio.run(gather(LocalFiles(root), LocalAccess(root), SystemClock(), str(Path(settings.state, "agent"))))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from gpufleet.doctor.check import Check, Verdict
+from gpufleet.doctor.facts import Check, Verdict
 
 STYLES = {
     Verdict.OK: "green",

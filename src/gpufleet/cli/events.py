@@ -8,9 +8,8 @@ import msgspec
 import typer
 
 from gpufleet.cli.devices import find_device
-from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import Access
-from gpufleet.cli.options import AgentUrl, CaOption, ConfigFile, Json, TokenFileOption
+from gpufleet.cli.options import AgentUrl, CaOption, CommandError, ConfigFile, Json, TokenFileOption
 from gpufleet.cli.source import take_snapshot
 
 

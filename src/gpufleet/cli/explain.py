@@ -1,16 +1,25 @@
-"""What `gpufleet why` says, as records. Pure."""
+"""What `gpufleet why` says, as records. Pure.
+
+What `gpufleet why` says of a virtual machine, and of a device inside one. Pure.
+
+What `gpufleet why` says, on a terminal.
+"""
 
 import datetime as dt
+import io
 from collections.abc import Iterable
 
 import msgspec
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from gpufleet.exporters.words import value_words
+from gpufleet.exporters.words import guest_facts, seconds_words, value_words
 from gpufleet.model.absence import Reason
-from gpufleet.model.answer import AllocationAnswer
+from gpufleet.model.api.answer import AllocationAnswer
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.reading import DimReading, Reading, Value
-from gpufleet.model.snapshot import Device, Snapshot
+from gpufleet.model.snapshot import Device, Guest, Snapshot
 from gpufleet.model.view import ViewKind
 
 
@@ -182,3 +191,75 @@ def _reason(reason: Reason, detail: str) -> str:
 
 def _age(at: dt.datetime | None, now: dt.datetime) -> float | None:
     return None if at is None else max(0.0, (now - at).total_seconds())
+
+
+def explain_guest(guest: Guest, now: dt.datetime) -> Explanation:
+    """Explain a virtual machine: how it is doing, the ways into it, when it got how far, and its readings."""
+    parts = [Part(title="the machine", lines=explain_readings(guest.host.readings, guest.host.dimensions, now))]
+    parts += [
+        Part(
+            title=f"{device.name or device.kind} {device.uuid or device.pci_address or device.key}",
+            lines=explain_readings(device.readings, device.dimensions, now),
+        )
+        for device in guest.devices
+    ]
+    return Explanation(
+        subject=f"virtual machine {guest.machine.name} {guest.vm_uuid}",
+        facts=guest_facts(guest, now),
+        parts=tuple(parts),
+    )
+
+
+def explain_guest_device(snapshot: Snapshot, guest: Guest, device: Device, now: dt.datetime) -> Explanation:
+    """Explain one device inside a virtual machine, and how the agent gets on with that."""
+    found = explain_device(snapshot, device, f"UUID, as virtual machine {guest.machine.name} claims it", now)
+    return Explanation(subject=found.subject, facts=guest_facts(guest, now), parts=found.parts)
+
+
+def render_explanation(explanation: Explanation, *, width: int, colour: bool) -> str:
+    """Return the screen."""
+    page = io.StringIO()
+    console = Console(
+        file=page,
+        width=width,
+        force_terminal=colour,
+        no_color=not colour,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    console.print(Text(explanation.subject, style="bold"))
+    for fact in explanation.facts:
+        console.print(Text(f"  {fact}"))
+    for part in explanation.parts:
+        console.print()
+        if len(explanation.parts) > 1:
+            console.print(Text(part.title, style="bold"))
+        console.print(_table(part))
+    return page.getvalue()
+
+
+def _table(part: Part) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in ("reading", "value or reason", "reader", "side", "age"):
+        table.add_column(title, justify="right" if title == "age" else "left", overflow="fold")
+    for line in part.lines:
+        table.add_row(
+            line.metric,
+            _value(line),
+            line.reader,
+            line.side if line.scope in ("", "own") else f"{line.side} ({line.scope})",
+            "" if line.age_seconds is None else seconds_words(line.age_seconds),
+        )
+    return table
+
+
+def _value(line: Line) -> Text:
+    if line.absent is None:
+        return Text(line.words)
+    text = Text(str(line.absent), style="yellow")
+    if line.detail:
+        text.append(f": {line.detail}")
+    if line.catalogue:
+        text.append(f" [catalogue: {line.catalogue}]", style="dim")
+    return text

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gpufleet.cli.errors import CommandError
+from gpufleet.cli.options import CommandError
+from gpufleet.config.secret_files import TokenFile
 from gpufleet.config.tls import is_loopback
-from gpufleet.config.token_file import TokenFile
 
 _WRONG_NAME = (62, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH (openssl/x509_vfy.h)."""

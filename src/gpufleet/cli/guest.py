@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gpufleet.cli.errors import CommandError
+from gpufleet.cli.options import CommandError
 
 INSTALLED = "/usr/local/libexec/gpufleet-guest"
 """Where the documentation puts the script in a guest."""
@@ -19,7 +19,7 @@ Script = Annotated[str, typer.Option("--script", metavar="PATH", help="Where the
 @guest_app.command()
 def script() -> None:
     """Print the one command that the agent's key may run in a guest (POSIX shell, read-only)."""
-    from gpufleet.channels.guest_shell.words import script as text
+    from gpufleet.channels.guest_shell.shell import script as text
 
     print(text(), end="")
 
@@ -27,7 +27,7 @@ def script() -> None:
 @guest_app.command()
 def key(public_key: PublicKey, script: Script = INSTALLED) -> None:
     """Print the line of authorized_keys that lets a key run that command and nothing else."""
-    from gpufleet.channels.ssh.pins import is_key
+    from gpufleet.channels.ssh.target import is_key
 
     try:
         words = public_key.read_text(encoding="utf-8").split()

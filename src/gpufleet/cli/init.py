@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpufleet.cli.errors import CommandError
+from gpufleet.cli.options import CommandError
 
 STDOUT = "-"
 

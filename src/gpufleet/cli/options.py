@@ -1,9 +1,14 @@
-"""Options that several commands share, so that they read the same everywhere."""
+"""Options that several commands share, so that they read the same everywhere.
+
+What a command says when it cannot do what was asked.
+"""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from gpufleet.model.errors import GpufleetError
 
 AgentUrl = Annotated[
     str | None,
@@ -28,3 +33,7 @@ CaOption = Annotated[
     Path | None,
     typer.Option("--ca", metavar="FILE", envvar="GPUFLEET_CA", help="Trust the authorities in this PEM file."),
 ]
+
+
+class CommandError(GpufleetError):
+    """A command cannot answer; its text says why and what to do."""

@@ -7,13 +7,12 @@ from urllib.parse import quote, urlencode
 import msgspec
 import typer
 
-from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import Access, get
-from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, Json, TokenFileOption
-from gpufleet.cli.print_tables import print_tables
+from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, Json, TokenFileOption
+from gpufleet.cli.output import print_tables
 from gpufleet.cli.query_sql import sql
 from gpufleet.model.allocation import Allocation
-from gpufleet.model.answer import (
+from gpufleet.model.api.answer import (
     AllocationAnswer,
     EventsAnswer,
     GpuPage,
@@ -23,9 +22,9 @@ from gpufleet.model.answer import (
     SenderRecord,
     SeriesAnswer,
 )
-from gpufleet.model.fleet import FleetAnswer
-from gpufleet.model.inventory import ChangeKind, GpuChangePage, GpuPool
-from gpufleet.model.usage import UsageAnswer
+from gpufleet.model.api.fleet import FleetAnswer
+from gpufleet.model.api.inventory import ChangeKind, GpuChangePage, GpuPool
+from gpufleet.model.api.usage import UsageAnswer
 
 T = TypeVar("T")
 

@@ -7,11 +7,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import Access, get, send
-from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, TokenFileOption
-from gpufleet.cli.print_tables import print_tables
-from gpufleet.model.sql import SqlAnswer, SqlQuestion, SqlViewRecord
+from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, TokenFileOption
+from gpufleet.cli.output import print_tables
+from gpufleet.model.api.sql import SqlAnswer, SqlQuestion, SqlViewRecord
 
 SECONDS = 60.0
 """A statement may wait for others; each ends within a quarter of it."""

@@ -10,7 +10,7 @@ from rich.table import Table
 from gpufleet.exporters.words import bytes_words, event_words, percent_words, seconds_words, value_words
 from gpufleet.model.access import AuditRecord
 from gpufleet.model.allocation import REQUIRED_TARGET_FIELD, Allocation
-from gpufleet.model.answer import (
+from gpufleet.model.api.answer import (
     AllocationAnswer,
     Coverage,
     EventsAnswer,
@@ -21,14 +21,14 @@ from gpufleet.model.answer import (
     SenderRecord,
     SeriesAnswer,
 )
+from gpufleet.model.api.fleet import FleetAnswer
+from gpufleet.model.api.inventory import GpuChangePage, GpuPool
+from gpufleet.model.api.sql import SqlAnswer, SqlViewRecord
+from gpufleet.model.api.usage import UsageAnswer, UsageRow
 from gpufleet.model.event import EventReport
-from gpufleet.model.fleet import FleetAnswer
-from gpufleet.model.inventory import GpuChangePage, GpuPool
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.process import PROCESS_READINGS
 from gpufleet.model.reading import Reading
-from gpufleet.model.sql import SqlAnswer, SqlViewRecord
-from gpufleet.model.usage import UsageAnswer, UsageRow
 from gpufleet.model.view import Scope
 
 STATE = ("gpu_state", "state")

@@ -10,9 +10,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from gpufleet.agent.release import REQUEST, Release, Released, put, read_answer
-from gpufleet.cli.errors import CommandError
-from gpufleet.cli.options import ConfigFile
+from gpufleet.agent.collect.release import REQUEST, Release, Released, put, read_answer
+from gpufleet.cli.options import CommandError, ConfigFile
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig
 from gpufleet.config.load import load
 from gpufleet.model.time import NANOS, to_datetime

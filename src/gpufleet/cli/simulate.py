@@ -53,7 +53,7 @@ def simulate_dcgm(
 
 
 async def _serve(address: str, state: "EngineState") -> None:
-    from gpufleet.simulate.dcgm.listen import listen
+    from gpufleet.simulate.dcgm.engine import listen
 
     try:
         server, address = await listen(address, state)

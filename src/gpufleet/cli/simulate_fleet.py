@@ -13,9 +13,8 @@ import msgspec
 import typer
 
 from gpufleet.cli.daemon import run_until_stopped
-from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import Access, send
-from gpufleet.cli.options import HUB_URL, CaOption, HubUrl, Json
+from gpufleet.cli.options import HUB_URL, CaOption, CommandError, HubUrl, Json
 from gpufleet.config.hub_url import check_hub_url
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.model.cluster import ClusterSpec

@@ -10,7 +10,7 @@ import typer
 from gpufleet.cli.fetch import Access
 from gpufleet.cli.options import AgentUrl, CaOption, ConfigFile, Json, TokenFileOption
 from gpufleet.cli.source import take_snapshot
-from gpufleet.ports import Exporter
+from gpufleet.ports.exporter import Exporter
 
 
 class Format(enum.StrEnum):

@@ -4,8 +4,8 @@ import asyncio
 import os
 from pathlib import Path
 
-from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import Access, get
+from gpufleet.cli.options import CommandError
 from gpufleet.codecs.snapshot_json import decode_snapshot
 from gpufleet.config.agent import ENV_PREFIX, AgentConfig
 from gpufleet.config.load import load

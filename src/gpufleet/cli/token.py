@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from gpufleet.cli.options import Json
-from gpufleet.cli.show import print_json
+from gpufleet.cli.output import print_json
 from gpufleet.model.access import Role, Token
 from gpufleet.model.errors import RegistryError
 
@@ -50,7 +50,7 @@ def create(
     registry: Registry = None,
 ) -> None:
     """Make a token and print it, once: it is kept as a digest alone."""
-    from gpufleet.config.pull import ClusterId
+    from gpufleet.config.scrape import ClusterId
     from gpufleet.model.allocation import Name
 
     now = dt.datetime.now(dt.UTC)

@@ -11,9 +11,9 @@ import msgspec
 import typer
 
 from gpufleet.cli.daemon import run_until_stopped
-from gpufleet.cli.errors import CommandError
 from gpufleet.cli.fetch import get, send
 from gpufleet.cli.logs import set_up_logs
+from gpufleet.cli.options import CommandError
 from gpufleet.config.agent import ENV_PREFIX as AGENT_PREFIX
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.hub import ENV_PREFIX as HUB_PREFIX

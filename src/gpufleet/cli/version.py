@@ -10,7 +10,7 @@ def version(json: Json = False) -> None:
     """Print the version."""
     from gpufleet.model.catalogue import CATALOGUE_VERSION
     from gpufleet.model.snapshot import SNAPSHOT_SCHEMA
-    from gpufleet.model.wire import WIRE_VERSION
+    from gpufleet.model.wire.batch import WIRE_VERSION
 
     if json:
         import msgspec

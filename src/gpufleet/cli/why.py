@@ -10,13 +10,18 @@ import msgspec
 import typer
 
 from gpufleet.cli.devices import find_device, find_guest, find_guest_device
-from gpufleet.cli.errors import CommandError
-from gpufleet.cli.explain import Explanation, explain_answer, explain_device, explain_host
-from gpufleet.cli.explain_guest import explain_guest, explain_guest_device
+from gpufleet.cli.explain import (
+    Explanation,
+    explain_answer,
+    explain_device,
+    explain_guest,
+    explain_guest_device,
+    explain_host,
+)
 from gpufleet.cli.fetch import Access, get
-from gpufleet.cli.options import HUB_URL, AgentUrl, CaOption, ConfigFile, Json, TokenFileOption
+from gpufleet.cli.options import HUB_URL, AgentUrl, CaOption, CommandError, ConfigFile, Json, TokenFileOption
 from gpufleet.cli.source import take_snapshot
-from gpufleet.model.answer import AllocationAnswer
+from gpufleet.model.api.answer import AllocationAnswer
 from gpufleet.model.snapshot import Snapshot
 
 
@@ -47,7 +52,7 @@ def why(
     if json:
         sys.stdout.buffer.write(msgspec.json.encode(explanation) + b"\n")
         return
-    from gpufleet.cli.explain_table import render_explanation
+    from gpufleet.cli.explain import render_explanation
 
     page = render_explanation(
         explanation, width=shutil.get_terminal_size((140, 40)).columns, colour=sys.stdout.isatty()

@@ -8,13 +8,11 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gpufleet.config.dialects import Dialects, full_names
-from gpufleet.config.exporter import ExporterTarget
-from gpufleet.config.guests import MAX_GUESTS, GuestConfig
+from gpufleet.config.guests import MAX_GUESTS, GuestConfig, LibvirtConfig
 from gpufleet.config.hub_url import check_http_root, check_hub_url
-from gpufleet.config.libvirt import LibvirtConfig
 from gpufleet.config.load import ImpossibleValueError
-from gpufleet.config.push import PushConfig
+from gpufleet.config.push import Dialects, PushConfig, full_names
+from gpufleet.config.scrape import ExporterTarget
 from gpufleet.config.tls import TlsConfig, check_exposure
 
 ENV_PREFIX = "GPUFLEET_AGENT_"

@@ -1,5 +1,11 @@
-"""Configuration of the hub."""
+"""Configuration of the hub.
 
+Configuration of the hub's way to a time-series database.
+
+What GPUs cost.
+"""
+
+import datetime as dt
 import os
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,14 +13,81 @@ from typing import Annotated, Literal
 import msgspec
 
 from gpufleet.config.agent import Name, default_state, parse_listen
-from gpufleet.config.exporter import ExporterTarget
-from gpufleet.config.forward import ForwardConfig
 from gpufleet.config.hub_url import check_http_root, check_hub_url
 from gpufleet.config.load import ImpossibleValueError
-from gpufleet.config.prices import UsageConfig
-from gpufleet.config.pull import ClusterId, DiscoveryConfig, FederationConfig, KubeStateMetricsConfig
+from gpufleet.config.push import LABEL, Pairs, Receiver, parse_pairs
+from gpufleet.config.scrape import ClusterId, DiscoveryConfig, ExporterTarget, FederationConfig, KubeStateMetricsConfig
 from gpufleet.config.tls import TlsConfig, check_exposure
-from gpufleet.model.retention import LONGEST_DAYS, Retention
+from gpufleet.model.stored.retention import LONGEST_DAYS, Retention
+
+DiskBytes = Annotated[int, msgspec.Meta(ge=1 << 20, le=1 << 44)]
+
+
+class ForwardConfig(Receiver, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A database that gets every number the hub takes in, as Prometheus remote write, at the time of its measurement.
+
+    Attributes:
+        url: all of the receiver's address, such as `http://127.0.0.1:8428/api/v1/write`; None means that nothing is
+            passed on.
+        version: of remote write; `2.0` falls back where the receiver does not speak it.
+        late: what becomes of values that are older than what was passed on of the same readings already (backlog of an
+            outage): `drop` for a Prometheus, which refuses them, `send` for a receiver that takes them.
+        labels: added to every series, each `name=value`.
+        queue_bytes: of requests that wait, on disk; beyond it the oldest go and are counted.
+    """
+
+    url: str | None = None
+    version: Literal["1.0", "2.0"] = "1.0"
+    late: Literal["drop", "send"] = "drop"
+    labels: Pairs = ()
+    queue_bytes: DiskBytes = 1 << 30
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        super().__post_init__()
+        if self.url is not None:
+            self.check_url("url", self.url)
+        parse_pairs("labels", self.labels, LABEL)
+
+    @property
+    def more_labels(self) -> dict[str, str]:
+        """The pairs of `labels`."""
+        return parse_pairs("labels", self.labels, LABEL)
+
+
+class PriceConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an hour of a GPU costs, from an instant on until the next price of its model.
+
+    Attributes:
+        model: as the driver names it, in any case, such as `NVIDIA H200`.
+        per_gpu_hour: in the `currency` of `[usage]`.
+        valid_from: RFC 3339 with a time zone, such as `2026-01-01T00:00:00Z`.
+    """
+
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+    per_gpu_hour: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    valid_from: Annotated[dt.datetime, msgspec.Meta(tz=True)]
+
+
+class UsageConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What usage comes to.
+
+    Attributes:
+        currency: of all prices, such as `EUR`.
+        price: what GPUs cost, each a table `[[usage.price]]`.
+    """
+
+    currency: Annotated[str, msgspec.Meta(max_length=16)] = ""
+    price: Annotated[tuple[PriceConfig, ...], msgspec.Meta(max_length=1000)] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse prices in no currency, and two of one model at one time."""
+        if self.price and not self.currency:
+            raise ImpossibleValueError("currency", "must be given where there are prices")
+        named = [(one.model.casefold(), one.valid_from) for one in self.price]
+        if len(set(named)) < len(named):
+            raise ImpossibleValueError("price", "two prices of one model are valid from the same instant")
+
 
 ENV_PREFIX = "GPUFLEET_HUB_"
 """What environment variables of the hub start with."""

@@ -1,4 +1,7 @@
-"""Configuration of what an agent pushes to other systems."""
+"""Configuration of what an agent pushes to other systems.
+
+Under whose names readings are shown, as a configuration says it.
+"""
 
 import re
 from collections.abc import Iterable
@@ -6,10 +9,23 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gpufleet.config.dialects import Dialects, OtlpDialects
 from gpufleet.config.hub_url import check_push_url
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.config.tls import check_pair
+
+DialectName = Literal["native", "dcgm", "all-smi", "nvidia-gpu-exporter", "kubevirt", "gpufleet", "dcgm-exporter"]
+Dialects = Annotated[tuple[DialectName, ...], msgspec.Meta(min_length=1, max_length=7)]
+
+OtlpDialects = Annotated[tuple[Literal["otel", "l9gpu"], ...], msgspec.Meta(min_length=1, max_length=2)]
+"""Names that only OTLP can carry."""
+
+_FULL_NAMES = {"native": "gpufleet", "dcgm": "dcgm-exporter"}
+
+
+def full_names(dialects: Iterable[str]) -> tuple[str, ...]:
+    """Return the dialects by their own names, each once."""
+    return tuple(dict.fromkeys(_FULL_NAMES.get(name, name) for name in dialects))
+
 
 PushSeconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
 PushTimeout = Annotated[float, msgspec.Meta(ge=0.1, le=600)]

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpufleet.agent.assemble import assemble
-from gpufleet.agent.outcome import Outcome
-from gpufleet.agent.state import State
+from gpufleet.agent.collect.assemble import assemble
+from gpufleet.agent.collect.state import Outcome, State
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine, PciFunction
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round, Sample
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderState, ReaderStatus
 

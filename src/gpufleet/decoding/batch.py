@@ -1,22 +1,30 @@
-"""A batch as a sender posts it."""
+"""A batch as a sender posts it.
+
+Several batches in one post, as a relay sends them.
+
+A segment file of a spool: batches that wait, or waited, to be sent.
+"""
 
 from collections import deque
 from collections.abc import Sequence
 
-from gpufleet.agent.state import RECENT_EVENTS
+import msgspec
+
 from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.codecs.batch.compression import MAGIC
+from gpufleet.codecs.bundle import unpack
 from gpufleet.decoding.assembling import Assembling
 from gpufleet.decoding.format import Decoded, Format, Source
-from gpufleet.hub.normalise import normalise
-from gpufleet.model.batch import MachineReport
+from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.catalogue.metric import Lane
-from gpufleet.model.event import Event
+from gpufleet.model.errors import WireError
+from gpufleet.model.event import RECENT_EVENTS, Event
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import Sample
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.wire import OLDEST_VERSION, WIRE_VERSION
+from gpufleet.model.wire.batch import OLDEST_VERSION, WIRE_VERSION, MachineReport
+from gpufleet.spool.record import SEGMENT_MAGIC, scan_segment, seed_of, unpack_segment_header
 
 _ARRAY_16 = 0xDC
 _BEGINNINGS = (*(bytes((0x90 + 14, version)) for version in range(OLDEST_VERSION, WIRE_VERSION + 1)), MAGIC)
@@ -106,3 +114,60 @@ def _decode(source: Source) -> Decoded:
 
 
 BATCH = Format(name="batch", help="body of POST /v1/batches", fits=_fits, decode=_decode)
+
+
+def _bundle_fits(content: bytes) -> bool:
+    """Tell by the whole of it: its lengths add up, and its first body is a batch."""
+    try:
+        bodies = unpack(content)
+    except WireError:
+        return False
+    return BATCH.fits(bodies[0])
+
+
+def _bundle_decode(source: Source) -> Decoded:
+    return decode_bodies(source, unpack(source.content))
+
+
+BUNDLE = Format(
+    name="bundle", help="several batches in one post, as a relay sends them", fits=_bundle_fits, decode=_bundle_decode
+)
+
+
+class _Logged(msgspec.Struct, array_like=True):
+    """A record of a hub's log: when the body came, in nanoseconds since 1970, and the body."""
+
+    received_at: int
+    body: bytes
+
+
+_LOGGED = msgspec.msgpack.Decoder(_Logged)
+_ARRAYS = (b"\x92", b"\x93")
+"""How such a record begins, the one of an older build and this one's; no batch does."""
+
+
+def _segment_fits(content: bytes) -> bool:
+    return content.startswith(SEGMENT_MAGIC)
+
+
+def _segment_decode(source: Source) -> Decoded:
+    header = unpack_segment_header(source.content)
+    if header is None:
+        raise WireError("segment", "its header is damaged")
+    scan = scan_segment(source.content, seed_of(header.epoch), header.first_seq)
+    records = [source.content[at : at + length] for at, length in zip(scan.offsets, scan.lengths, strict=True)]
+    bodies = [_body(record) for record in records]
+    damage = f", {scan.lost_records} lost, {scan.damaged_bytes} bytes damaged" if scan.damaged_bytes else ""
+    return decode_bodies(source, bodies, f"segment of epoch {header.epoch}: {len(bodies)} records{damage}")
+
+
+def _body(record: bytes) -> bytes:
+    if not record.startswith(_ARRAYS):
+        return record
+    try:
+        return _LOGGED.decode(record).body
+    except msgspec.MsgspecError as error:
+        raise WireError("segment", f"a record is neither a body nor a logged body: {error}") from error
+
+
+SEGMENT = Format(name="segment", help="file of a spool", fits=_segment_fits, decode=_segment_decode)

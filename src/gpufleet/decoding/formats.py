@@ -4,17 +4,11 @@ import codecs
 
 import msgspec
 
-from gpufleet.decoding.batch import BATCH
-from gpufleet.decoding.bundle import BUNDLE
-from gpufleet.decoding.capture import CAPTURE
-from gpufleet.decoding.csv import CSV
-from gpufleet.decoding.failure import FAILURE
+from gpufleet.decoding.batch import BATCH, BUNDLE, SEGMENT
 from gpufleet.decoding.format import MAX_BYTES, Decoded, Format, Source
+from gpufleet.decoding.nvidia_smi import CAPTURE, CSV, FAILURE, TEXT, XML
 from gpufleet.decoding.prometheus import PROMETHEUS
-from gpufleet.decoding.segment import SEGMENT
 from gpufleet.decoding.snapshot import SNAPSHOT
-from gpufleet.decoding.text import TEXT
-from gpufleet.decoding.xml import XML
 from gpufleet.model.errors import WireError, WireLimitError
 
 # The order is that of recognition: those that know themselves by a mark come first; CSV takes any line with commas, and

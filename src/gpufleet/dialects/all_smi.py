@@ -11,7 +11,7 @@ from gpufleet.dialects.dialect import Dialect, Family, Whose, small_number, tabl
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Subject
 from gpufleet.model.catalogue.instances import ARR_MODES, SCHEDULER_POLICIES
-from gpufleet.model.series import Series
+from gpufleet.model.stored.samples import Series
 from gpufleet.model.view import Side, View, ViewKind
 
 MHZ = 1_000_000

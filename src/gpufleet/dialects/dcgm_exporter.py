@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from gpufleet.dialects.dialect import Dialect, Family, Whose, address_of, guest_name, small_number, table
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Subject
-from gpufleet.model.series import Series
+from gpufleet.model.stored.samples import Series
 from gpufleet.model.view import Side, View, ViewKind
 
 MIB, MHZ = 1 << 20, 1_000_000

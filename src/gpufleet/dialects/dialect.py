@@ -7,7 +7,7 @@ import msgspec
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.reading import Value
-from gpufleet.model.series import Series
+from gpufleet.model.stored.samples import Series
 from gpufleet.model.view import View, normalise_pci_address
 
 

@@ -6,8 +6,7 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, ValueType
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.view import View
 
 ENDED = Absent(Reason.NO_DATA, "its source says that the series has ended")

@@ -13,7 +13,7 @@ from gpufleet.dialects.dialect import Dialect, Family, Told, Whose, table
 from gpufleet.dialects.gathering import bounded
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.catalogue.kubernetes import ALLOCATABLE, CAPACITY, LABELLED
-from gpufleet.model.series import Series
+from gpufleet.model.stored.samples import Series
 
 NVIDIA = "nvidia_com_"
 """How the resources of NVIDIA's device plugins begin."""

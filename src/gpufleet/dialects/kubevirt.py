@@ -7,7 +7,7 @@ virtual machine's.
 
 from gpufleet.dialects.dialect import Dialect, Family, Whose, small_number, table
 from gpufleet.model.catalogue import Subject
-from gpufleet.model.series import Series
+from gpufleet.model.stored.samples import Series
 from gpufleet.model.view import Side, View, ViewKind
 
 PREFIX = "kubevirt_vmi_gpu_"

@@ -9,7 +9,7 @@ makers' devices and its dashboards have it. It has no word for MIG devices and v
 
 import msgspec
 
-from gpufleet.dialects.otel_row import OtelRow
+from gpufleet.dialects.otel_names import OtelRow
 
 UUID, INDEX, MODEL = "gpu.uuid", "gpu.index", "gpu.model"
 """Attributes of a GPU."""

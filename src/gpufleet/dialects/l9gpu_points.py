@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gpufleet.dialects.l9gpu import CLUSTER, HOST, INDEX, L9GPU, MODEL, SUM, UUID, Quotient
 from gpufleet.dialects.otel import KIND, PCI, SIDE, Point
-from gpufleet.dialects.otel_row import Instrument, OtelRow
+from gpufleet.dialects.otel_names import Instrument, OtelRow
 from gpufleet.model.reading import Value
 from gpufleet.model.view import View, ViewKind
 

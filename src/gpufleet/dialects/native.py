@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gpufleet.dialects.dialect import Dialect, Family, Told, Whose, guest_name, table
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
-from gpufleet.model.series import Series
+from gpufleet.model.stored.samples import Series
 from gpufleet.model.view import Side, View, ViewKind
 
 PREFIX = "gpufleet_"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from gpufleet.dialects.dialect import Dialect, Family, Told, Whose, address_of, small_number, table
 from gpufleet.model.catalogue import CATALOGUE, Subject
-from gpufleet.model.series import Series
+from gpufleet.model.stored.samples import Series
 from gpufleet.model.view import Side, View, ViewKind
 
 PREFIX = "nvidia_smi_"

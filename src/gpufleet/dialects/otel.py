@@ -20,9 +20,21 @@ import msgspec
 from gpufleet.dialects.dialect import address_of, small_number
 from gpufleet.dialects.gathering import bounded
 from gpufleet.dialects.l9gpu import INDEX, L9GPU, L9GPU_PREFIXES, L9GPU_UNREAD, UUID
-from gpufleet.dialects.otel_hw import HW, ID, PARENT, TEXTS, TYPE, TYPE_GPU, UNREAD, VENDOR
-from gpufleet.dialects.otel_row import OWN, OWN_ROWS, Instrument, OtelRow
-from gpufleet.dialects.otel_system import SYSTEM
+from gpufleet.dialects.otel_names import (
+    HW,
+    ID,
+    OWN,
+    OWN_ROWS,
+    PARENT,
+    SYSTEM,
+    TEXTS,
+    TYPE,
+    TYPE_GPU,
+    UNREAD,
+    VENDOR,
+    Instrument,
+    OtelRow,
+)
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.reading import Sample, Value

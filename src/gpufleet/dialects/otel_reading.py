@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gpufleet.dialects.gathering import ENDED, Gathering
 from gpufleet.dialects.l9gpu import MODEL
 from gpufleet.dialects.otel import ABOUT, is_state, told, view_of, why_unread
-from gpufleet.dialects.otel_hw import TEXTS
+from gpufleet.dialects.otel_names import TEXTS
 from gpufleet.dialects.reading import Read
 from gpufleet.model.catalogue import CATALOGUE, Subject
 from gpufleet.model.text import clean

@@ -1,20 +1,101 @@
-"""Series of a dialect as samples. Pure."""
+"""Series of a dialect as samples. Pure.
+
+What a series means, apart from its value. Pure.
+
+Labels that nobody here reads. An exporter that calls a label otherwise takes with it what that label said. Pure.
+
+Which pod a series says that its device is held by. Pure.
+
+dcgm-exporter writes the workload's `pod`, `namespace` and `container` into the series of a GPU that is held. A
+Prometheus that finds its targets in Kubernetes gives every series of a target the same labels, of the exporter's own
+pod; unless it is told `honor_labels: true`, what the exporter wrote is then called `exported_pod`, and a series of a
+GPU that nobody holds has the exporter's pod alone (seen with Prometheus 2.42).
+"""
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from gpufleet.dialects.dialect import Dialect, Family, Whose
-from gpufleet.dialects.gathering import ENDED, Gathering, bounded
-from gpufleet.dialects.labels import unknown_labels
-from gpufleet.dialects.meaning import Meaning, meaning_of
+from gpufleet.dialects.dialect import Dialect, Family, Special, Whose
+from gpufleet.dialects.gathering import ENDED, Gathering, bounded, key_of
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, Subject
+from gpufleet.model.holding import Holder, HolderKind
 from gpufleet.model.reading import Sample, Value
-from gpufleet.model.series import Series
+from gpufleet.model.stored.samples import Series
+from gpufleet.model.text import clean
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View, ViewKind
+
+
+class Meaning(NamedTuple):
+    """What a series means in a dialect, whatever its value: found out once, as a source sends it again and again.
+
+    Attributes:
+        dialect: in which it means this.
+        whose: what it is about, or None where it tells nothing.
+        key: of the view in a `Gathering`.
+        family, metric, labels: where it is a family of the table.
+        special: where its labels say what its value means.
+        why: why it is left alone.
+        is_known: whether the dialect has a row for it.
+    """
+
+    dialect: Dialect
+    whose: Whose | None = None
+    key: str = ""
+    family: Family | None = None
+    metric: Metric | None = None
+    labels: tuple[str, ...] = ()
+    special: Special | None = None
+    why: str | None = None
+    is_known: bool = True
+
+
+def meaning_of(dialect: Dialect, series: Series) -> Meaning:
+    """Look a series up in a dialect's tables."""
+    family, special = dialect.families.get(series.name), dialect.special.get(series.name)
+    why = dialect.why_unread(series.name)
+    if why is not None or (family is None and special is None):
+        return Meaning(dialect, why=why, is_known=why is not None or series.name == dialect.measured)
+    whose = dialect.whose(series)
+    if whose is None:
+        return Meaning(dialect)
+    labels: tuple[str, ...] = ()
+    if family is not None:
+        labels = family.labels or tuple(series.labels.get(label, "") for label in family.dims)
+    return Meaning(
+        dialect,
+        whose,
+        key_of(whose.view),
+        family,
+        None if family is None else CATALOGUE[family.metric],
+        labels,
+        special,
+    )
+
+
+OF_TARGETS = frozenset(
+    {
+        *("job", "instance", "node", "cluster", "namespace", "pod", "pod_uid", "container", "service", "endpoint"),
+        *("prometheus", "prometheus_replica"),
+    }
+)
+"""What a Prometheus, or its operator, says of the target; of the exporter's own it puts `exported_` before these."""
+
+
+def unknown_labels(dialect: Dialect, series: Series) -> Iterator[str]:
+    """Yield the labels of a series of one of the dialect's families that neither its table nor a target has."""
+    family = dialect.families.get(series.name)
+    if family is None or family.unread or dialect.labels is None:
+        return
+    for label in series.labels:
+        known = label in dialect.labels or label in family.dims or label.startswith(dialect.prefixes)
+        if not known and label.removeprefix("exported_") not in OF_TARGETS:
+            yield label
+
 
 _SENTINELS = (0x7FFF_FFF0, 140_737_488_355_328, 0x7FFF_FFFF_FFFF_FFF0)
 """DCGM's blanks of three widths, each and the three after it, the least first; old exporters let them through."""
@@ -150,3 +231,29 @@ def _measured(
             key = (whose.machine, whose.view, Lane(one.labels["lane"]))
             found[key] = min(found.get(key, at), round(value * NANOS), at)
     return found
+
+
+MAX_NAME = 253
+"""Of a name in Kubernetes."""
+
+_PLAIN, _EXPORTED = "", "exported_"
+
+
+def pod_of(labels: Mapping[str, str], *, plain: bool) -> Holder | None:
+    """Return the pod that holds the device, or None where the labels do not name one.
+
+    Args:
+        labels: of a series.
+        plain: whether `pod` and `namespace` are the workload's, too; else they may be the exporter's own.
+    """
+    for prefix in (_EXPORTED, _PLAIN) if plain else (_EXPORTED,):
+        name, namespace = labels.get(f"{prefix}pod", ""), labels.get(f"{prefix}namespace", "")
+        if _is_name(name) and _is_name(namespace):
+            uid = labels.get(f"{prefix}pod_uid", "")
+            identity = uid if _is_name(uid) else f"{namespace}/{name}"
+            return Holder(kind=HolderKind.POD, id=identity[:MAX_NAME], name=name, namespace=namespace)
+    return None
+
+
+def _is_name(text: str) -> bool:
+    return 0 < len(text) <= MAX_NAME and text == clean(text)

@@ -4,9 +4,8 @@
 and touch nothing. A fact that could not be had makes its check `unknown`, never `ok`.
 """
 
-from gpufleet.doctor.check import Check, Verdict
 from gpufleet.doctor.checks import examine
-from gpufleet.doctor.facts import Facts
+from gpufleet.doctor.facts import Check, Facts, Verdict
 from gpufleet.doctor.gather import gather
 
 __all__ = ["Check", "Facts", "Verdict", "examine", "gather"]

@@ -6,16 +6,16 @@ from gpufleet.codecs.dcgm_wire import commands, replies, requests
 from gpufleet.codecs.dcgm_wire.codes import name_of
 from gpufleet.codecs.dcgm_wire.commands import LADDER, Latest
 from gpufleet.codecs.dcgm_wire.values import GPU, Entity
-from gpufleet.doctor.check import Check, Verdict
+from gpufleet.doctor.facts import Check, Verdict
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.catalogue.events import DRIVER_EVENTS
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, GpufleetError, ReaderError, WireError
-from gpufleet.model.round import Round
+from gpufleet.model.errors import ChannelError, ChannelProblem, GpufleetError, ReaderError, WireError
+from gpufleet.model.reading import Round
 from gpufleet.model.text import clean
 from gpufleet.model.view import ViewKind
-from gpufleet.ports import Clock, Dialer
+from gpufleet.ports.channel import Dialer
+from gpufleet.ports.clock import Clock
 from gpufleet.readers.dcgm.client import EngineClient, EngineError
 from gpufleet.readers.dcgm.mapping import activity
 from gpufleet.readers.dcgm.mapping.device import EVERY_FIELD, UUID

@@ -10,11 +10,11 @@ from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError, WireError
 from gpufleet.model.machine import NVIDIA_VENDOR
-from gpufleet.model.reading import Value
-from gpufleet.model.round import Round
-from gpufleet.ports import Clock, Fetched, FetchPlan, Files
+from gpufleet.model.reading import Round, Value
+from gpufleet.ports.channel import Fetched, FetchPlan, Files
+from gpufleet.ports.clock import Clock
 from gpufleet.readers.host import HostReader
-from gpufleet.readers.host.parse.filesystems import hides_processes, parse_mountinfo
+from gpufleet.readers.host.parse.storage import hides_processes, parse_mountinfo
 
 LIBRARY = "libnvidia-ml.so.1"
 LIBRARY_FOLDERS = (

@@ -8,15 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.agent.state import RECENT_EVENTS
 from gpufleet.dialects.dcgm_exporter import CLOCK_COUNT, CLOCK_EVENTS, DCGM_EXPORTER, WINDOW_MS, XID_COUNT
 from gpufleet.dialects.dialect import Family
 from gpufleet.exporters.clock_counts import ClockCounts
 from gpufleet.exporters.exposition import Page, labelled
 from gpufleet.exporters.families import SUBJECTS, Shown, add_families, each_once, parts, text
 from gpufleet.exporters.prometheus import guest_labels
-from gpufleet.model.event import EventReport
-from gpufleet.model.event_kinds import EventKind
+from gpufleet.model.event import RECENT_EVENTS, EventKind, EventReport
 from gpufleet.model.reading import Value
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.view import Side, ViewKind

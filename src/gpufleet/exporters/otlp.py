@@ -3,28 +3,60 @@
 A reading without a value has no point: nothing is told again with a newer time. Counters are cumulative sums that
 begin with the driver's load (or the device's reset), the host's with its boot; where a counter outlives those its
 beginning is not known, and not told.
+
+Which measurements were told before: none is told twice, and none after a newer one.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
 from gpufleet import __version__
-from gpufleet.agent.export import Draft
-from gpufleet.agent.stats import AgentStats
 from gpufleet.codecs.otlp.encode import encode_metrics
 from gpufleet.codecs.otlp.records import Attributes, Kind, OtlpMetric, Point, ResourceMetrics
+from gpufleet.delivery.export import AgentStats, Draft
 from gpufleet.dialects import otel
-from gpufleet.dialects.otel_row import OWN, Instrument
-from gpufleet.exporters.fresh import Fresh
+from gpufleet.dialects.otel_names import OWN, Instrument
 from gpufleet.exporters.otlp_names import NAMES, Names
 from gpufleet.exporters.otlp_resource import SCOPE, guest_resource, packed, resource, texts
 from gpufleet.exporters.starts import Starts
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.event import Event
-from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Provenance
 from gpufleet.model.snapshot import Device, Host, Snapshot
 from gpufleet.model.time import to_ns
+
+K = TypeVar("K", bound=Hashable)
+
+AHEAD = 60 * 10**9
+"""A series that was told of so far in the future was told by a wrong clock: it begins anew."""
+
+
+class Fresh(Generic[K]):
+    """The newest instant of each series that the newest look has."""
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        """Take the clock: nanoseconds since 1970."""
+        self._now_ns = now_ns
+        self._latest = 0
+        self._before: dict[K, int] = {}
+        self._told: dict[K, int] = {}
+
+    def look(self) -> None:
+        """Begin another look; what the one before did not have is forgotten."""
+        self._before, self._told = self._told, {}
+        self._latest = self._now_ns() + AHEAD
+
+    def is_new(self, series: K, at: int) -> bool:
+        """Tell whether a measurement of this instant is newer than all that were told of the series."""
+        before = self._before.get(series)
+        if before is not None and at <= before <= self._latest:
+            self._told[series] = before
+            return False
+        self._told[series] = at
+        return True
+
 
 PROVENANCE, OWN_PROBE = OWN + "provenance", Provenance.HOST_LOCAL_PROBE
 """Attribute of points that somebody else measured, or a guest; those of this host's own readers are without."""

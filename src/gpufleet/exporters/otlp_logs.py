@@ -3,12 +3,11 @@
 from collections.abc import Generator, Mapping, Sequence
 
 from gpufleet import __version__
-from gpufleet.agent.export import Draft
-from gpufleet.agent.stats import AgentStats
 from gpufleet.codecs.otlp.encode import encode_logs
 from gpufleet.codecs.otlp.records import LogRecord, ResourceLogs
+from gpufleet.delivery.export import AgentStats, Draft
 from gpufleet.dialects import otel
-from gpufleet.dialects.otel_row import OWN
+from gpufleet.dialects.otel_names import OWN
 from gpufleet.exporters.otlp_resource import SCOPE, packed, resource, texts
 from gpufleet.exporters.severity import severity
 from gpufleet.model.event import Event

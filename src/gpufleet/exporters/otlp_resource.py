@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import msgspec
 
 from gpufleet import __version__
-from gpufleet.dialects.otel_row import OWN
+from gpufleet.dialects.otel_names import OWN
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import Reading

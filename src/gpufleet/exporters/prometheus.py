@@ -11,13 +11,13 @@ and UUID (`namespace`, `vm_name`, `vm_uid`).
 
 from collections.abc import Generator, Iterable
 
-from gpufleet.agent.slices import at_once
 from gpufleet.dialects.native import MEASURED
 from gpufleet.exporters.exposition import Head, Page, Section, Syntax, labelled, write_page
 from gpufleet.exporters.subjects import ABSENT, Families, Subject, catalogue_heads
 from gpufleet.model.snapshot import Device, Guest, Host, ReaderReport, Snapshot
 from gpufleet.model.status import ReaderState
 from gpufleet.model.view import ViewKind
+from gpufleet.runtime import at_once
 
 GPU_INFO, HOST_INFO = "gpufleet_gpu_info", "gpufleet_host_info"
 

@@ -9,9 +9,7 @@ from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.dialect import Dialect, Family
 from gpufleet.dialects.kubevirt import KUBEVIRT
 from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER
-from gpufleet.dialects.otel_hw import HW, UNREAD
-from gpufleet.dialects.otel_row import OtelRow
-from gpufleet.dialects.otel_system import SYSTEM
+from gpufleet.dialects.otel_names import HW, SYSTEM, UNREAD, OtelRow
 from gpufleet.model.catalogue import CATALOGUE
 
 PAGES = (DCGM_EXPORTER, ALL_SMI, NVIDIA_GPU_EXPORTER, KUBEVIRT)

@@ -1,6 +1,6 @@
 """Kinds of events and the table of XIDs as a reference page."""
 
-from gpufleet.model.event_kinds import KINDS
+from gpufleet.model.event import KINDS
 from gpufleet.model.xid import TABLE_DATE, TABLE_SOURCE, XIDS
 
 

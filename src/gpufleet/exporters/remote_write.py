@@ -9,20 +9,18 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.agent.export import Draft
-from gpufleet.agent.stats import AgentStats
 from gpufleet.codecs.prometheus_text.labels import parse_series
-from gpufleet.codecs.prometheus_text.limits import TextLimits
+from gpufleet.codecs.prometheus_text.page import TextLimits
 from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
 from gpufleet.codecs.remote_write.known import NAME
+from gpufleet.delivery.export import AgentStats, Draft
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.native import NATIVE
-from gpufleet.exporters.agent_page import add_others
-from gpufleet.exporters.agent_stats import add_stats
+from gpufleet.exporters.agent_page import add_others, add_stats
 from gpufleet.exporters.clock_counts import ClockCounts
 from gpufleet.exporters.exposition import Page, labelled
-from gpufleet.exporters.fresh import AHEAD
 from gpufleet.exporters.native import add_native
+from gpufleet.exporters.otlp import AHEAD
 from gpufleet.model.event import Event
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.time import NANOS, to_ns

@@ -1,7 +1,6 @@
 """How serious an event is, and what it says in one line, for systems that keep logs."""
 
-from gpufleet.model.event import Event
-from gpufleet.model.event_kinds import KINDS, EventKind
+from gpufleet.model.event import KINDS, Event, EventKind
 from gpufleet.model.xid import XidClass
 
 INFO, WARN, ERROR = 9, 13, 17

@@ -4,8 +4,7 @@ import bisect
 from collections.abc import Iterable
 
 from gpufleet.model.catalogue.events import LOG_LOST, XID_ALL, XID_ERRORS, XID_SINCE
-from gpufleet.model.event import EventReport
-from gpufleet.model.event_kinds import EventKind
+from gpufleet.model.event import EventKind, EventReport
 from gpufleet.model.snapshot import Device, Host
 from gpufleet.model.time import NANOS, to_ns
 

@@ -1,6 +1,6 @@
 """Series of devices and of the machine, whose lines are kept from page to page: only what has changed is written anew.
 
-What has changed is seen by identity: documents of one assembler share what is the same in them (`agent/merging.py`).
+What has changed is seen by identity: documents of one assembler share what is the same in them (`agent/collect/readings.py`).
 A line whose value is another one keeps what stands before the value.
 """
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 
 from gpufleet.model.allocation import Name
-from gpufleet.model.answer import Coverage
+from gpufleet.model.api.answer import Coverage
 from gpufleet.model.liveness import Freshness
 
 

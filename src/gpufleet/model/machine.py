@@ -1,8 +1,13 @@
-"""A machine: a node or a guest. Its identity is given by the hub; here is the evidence for it."""
+"""A machine: a node or a guest. Its identity is given by the hub; here is the evidence for it.
+
+How a virtual machine is doing that an agent reads from inside.
+"""
 
 import enum
 
 import msgspec
+
+from gpufleet.model.absence import Reason
 
 
 class MachineKind(enum.StrEnum):
@@ -63,3 +68,43 @@ PCI_READER = "pci"
 
 NVIDIA_VENDOR = 0x10DE
 """PCI vendor number of NVIDIA (PCI-SIG list)."""
+
+
+OK = "ok"
+
+REMOVED = "removed"
+"""The agent was told to read it no more."""
+
+SILENT = (Reason.GUEST_UNREACHABLE, Reason.GUEST_BOOTING, Reason.TIMEOUT)
+"""States in which nothing is heard from inside: what was heard before ages, and is not contradicted."""
+
+STATES = (
+    OK,
+    *(str(reason) for reason in SILENT),
+    *(
+        str(reason)
+        for reason in (
+            Reason.GUEST_REFUSED,
+            Reason.IDENTITY_MISMATCH,
+            Reason.NOT_ENABLED,
+            Reason.INCOMPATIBLE_VERSION,
+            Reason.GPU_COUNT_DIFFERS,
+            Reason.NO_LIBRARY,
+            Reason.NO_DRIVER,
+            Reason.DRIVER_MISMATCH,
+            Reason.DRIVER_ERROR,
+            Reason.NO_SUPPORTED_GPU,
+            Reason.GPU_LOST,
+            Reason.RESET_REQUIRED,
+            Reason.NOT_PERMITTED,
+            Reason.READER_FAILED,
+        )
+    ),
+    REMOVED,
+)
+"""Names of `guest_state`, in the order of their stored numbers: new ones go to the end."""
+
+
+def state_of(reason: Reason) -> str:
+    """Return the state that a failure puts a guest in."""
+    return str(reason) if str(reason) in STATES else str(Reason.READER_FAILED)

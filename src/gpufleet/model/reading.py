@@ -1,14 +1,33 @@
-"""A reading: a value measured at an instant, or an absence with its reason."""
+"""A reading: a value measured at an instant, or an absence with its reason.
+
+Where an answer comes from: the `source` field of the allocation contract.
+
+A round of a reader: what one pass gave.
+"""
 
 import datetime as dt
+import enum
 
 import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.event import Event
+from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.process import Process
-from gpufleet.model.provenance import Provenance
 from gpufleet.model.view import Scope, View
+
+
+class Provenance(enum.StrEnum):
+    """Who measured the values of an answer."""
+
+    HOST_LOCAL_PROBE = "host_local_probe"  # gpufleet on the machine itself
+    HOST_NETDATA = "host_netdata"  # the operator's Netdata: fallback for bare metal, never for a guest
+    SLICE_GUEST = "slice_guest"  # read from inside the guest
+    SLICE_VGPU_HOST = "slice_vgpu_host"  # the guest is silent; the host sees that very vGPU instance
+    IMPORTED = "imported"  # another exporter's values
+    UNAVAILABLE = "unavailable"  # nobody measured: a reason says why
+
 
 Value = int | float | str
 """A measured value: integer, float, or text (the name of a state, or an info text)."""
@@ -112,3 +131,22 @@ class DimReading(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     detail: str = ""
     reader: str = ""
     measured_at: dt.datetime | None = None
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pass of one lane of one reader gave.
+
+    Attributes:
+        samples: one a subject, complete for the lane: a device of an earlier round that is not here is gone.
+        events: what happened since the pass before.
+        inventory: the PCI display controllers, if this reader lists them.
+        machine: evidence of the machine's identity, if this reader reads it.
+        errors: words of failures that left part of the pass without values; the agent shows the first
+            as `last_error` and calls the pass partial.
+    """
+
+    samples: tuple[Sample, ...] = ()
+    events: tuple[Event, ...] = ()
+    inventory: tuple[PciFunction, ...] | None = None
+    machine: Machine | None = None
+    errors: tuple[str, ...] = ()

@@ -8,8 +8,7 @@ import msgspec
 from gpufleet.model.absence import Reason
 from gpufleet.model.event import EventReport
 from gpufleet.model.machine import Machine, PciFunction
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimReading, Reading
+from gpufleet.model.reading import DimReading, Provenance, Reading
 from gpufleet.model.status import ReaderState
 from gpufleet.model.view import Side, View, ViewKind
 

@@ -1,21 +1,58 @@
-"""The machines of a registry: matched in memory, learned changes kept until they are saved together."""
+"""The machines of a registry: matched in memory, learned changes kept until they are saved together.
+
+Machines in the order in which they are listed: a page is found without sorting all of them.
+"""
 
 import base64
+import bisect
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import msgspec
 import sqlalchemy as sa
 
-from gpufleet.hub.matching import EVIDENCE, Decision, Known, Verdict, decide, introduce
-from gpufleet.model.answer import MachineRecord
+from gpufleet.fleet.identity import EVIDENCE, Decision, Known, Verdict, decide, introduce
+from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.errors import CrowdedError, NotFoundError, RegistryError
-from gpufleet.model.ledger import MachineMark, MachineMatch, MachinesHeard
 from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.stored.ledger import MachineMark, MachineMatch, MachinesHeard
 from gpufleet.model.time import NANOS, to_datetime
 from gpufleet.registry import tables
-from gpufleet.registry.bulk import Row, replace, run
-from gpufleet.registry.order import MachineOrder
+from gpufleet.registry.database import Row, replace, run
+
+
+class MachineOrder:
+    """Ids of machines by cluster, name and id."""
+
+    def __init__(self) -> None:
+        self._clusters: dict[str, list[tuple[str, str]]] = {}
+
+    def add(self, cluster: str, name: str, id: str) -> None:  # noqa: A002 - the word of the domain
+        """Put a machine where it belongs."""
+        bisect.insort(self._clusters.setdefault(cluster, []), (name, id))
+
+    def remove(self, cluster: str, name: str, id: str) -> None:  # noqa: A002
+        """Take one out that was put there under this name."""
+        machines = self._clusters[cluster]
+        del machines[bisect.bisect_left(machines, (name, id))]
+
+    def count(self, cluster: str) -> int:
+        """Return how many a cluster has."""
+        return len(self._clusters.get(cluster, ()))
+
+    def after(self, cluster: str | None, place: tuple[str, str, str] | None) -> Iterator[str]:
+        """Go through those of one cluster, or of all, that come after a cluster, name and id."""
+        for one in sorted(self._clusters) if cluster is None else (cluster,):
+            machines = self._clusters.get(one, [])
+            if place is None or one > place[0]:
+                first = 0
+            elif one == place[0]:
+                first = bisect.bisect_right(machines, place[1:])
+            else:
+                continue
+            for at in range(first, len(machines)):
+                yield machines[at][1]
+
 
 _COLUMNS = ("id", "cluster", "sender", "known", "first_seen", "last_seen")
 

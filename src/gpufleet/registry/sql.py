@@ -9,9 +9,10 @@ import msgspec
 import sqlalchemy as sa
 
 from gpufleet.model.allocation import Allocation, AllocationSpec
-from gpufleet.model.answer import MachineRecord
+from gpufleet.model.api.answer import MachineRecord
 from gpufleet.model.cluster import Cluster, ClusterSpec
-from gpufleet.model.ledger import (
+from gpufleet.model.machine import Machine, MachineKind
+from gpufleet.model.stored.ledger import (
     FlushIntent,
     Heard,
     Held,
@@ -22,10 +23,8 @@ from gpufleet.model.ledger import (
     SenderState,
     SequenceKey,
 )
-from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.registry import allocations, clusters, migrations, tables
-from gpufleet.registry.bulk import Row, replace
-from gpufleet.registry.database import Database
+from gpufleet.registry.database import Database, Row, replace
 from gpufleet.registry.machines import Machines
 
 _ENCODER = msgspec.msgpack.Encoder()

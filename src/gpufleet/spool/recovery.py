@@ -1,7 +1,13 @@
-"""Opening what an earlier process left, whole or not."""
+"""Opening what an earlier process left, whole or not.
+
+Looking into a spool without owning it: nothing is locked, cut off or written.
+
+A spool that was made whole inside another one's folder takes that one's place.
+"""
 
 import os
 import secrets
+import shutil
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +16,7 @@ import msgspec
 
 from gpufleet.model.errors import SpoolError
 from gpufleet.spool import acknowledgements
-from gpufleet.spool.folder import load_epoch, save_epoch
+from gpufleet.spool.folder import load_epoch, save_epoch, sync_folder
 from gpufleet.spool.record import SEGMENT_HEADER_BYTES, SegmentHeader, scan_segment, seed_of, unpack_segment_header
 from gpufleet.spool.segment import Segment
 
@@ -154,3 +160,91 @@ def _cut_tail(newest: _Found) -> int:
     finally:
         os.close(fd)
     return excess
+
+
+class Look(msgspec.Struct, frozen=True):
+    """What waits in a spool: records, the size of their bodies in bytes, and the oldest body (None for none)."""
+
+    records: int
+    size: int
+    oldest: bytes | None
+
+
+def look(folder: Path) -> Look:
+    """Read every segment, as opening would; beside a running owner the answer is of a moment ago, more or less.
+
+    Raises:
+        OSError: if a file cannot be read.
+    """
+    records, size, oldest = 0, 0, None
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            continue  # its owner has just deleted it: everything in it was acknowledged
+        header = unpack_segment_header(data)
+        if header is None:
+            continue
+        seed = seed_of(header.epoch)
+        gone = set(acknowledgements.load(path, seed))
+        scan = scan_segment(data, seed, header.first_seq)
+        for seq, offset, length in zip(scan.seqs, scan.offsets, scan.lengths, strict=True):
+            if seq in gone:
+                continue
+            records, size = records + 1, size + length
+            if oldest is None:
+                oldest = data[offset : offset + length]
+    return Look(records, size, oldest)
+
+
+_NEXT = "next"
+_WHOLE = "whole"
+
+
+def successor(folder: Path) -> Path:
+    """Return where the successor of the spool in `folder` is made."""
+    return folder / _NEXT
+
+
+def clear(folder: Path) -> None:
+    """Remove a successor that is not to be. Raises OSError."""
+    if successor(folder).exists():
+        shutil.rmtree(successor(folder))
+
+
+def declare_whole(folder: Path) -> None:
+    """Say durably that the successor has everything. Raises OSError."""
+    fd = os.open(successor(folder) / _WHOLE, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    sync_folder(successor(folder))
+    sync_folder(folder)
+
+
+def settle(folder: Path) -> None:
+    """Put a whole successor in the spool's place, from wherever that was interrupted; remove one that is not whole.
+
+    Raises:
+        OSError: if the disk refuses; it is done the next time then.
+    """
+    following = successor(folder)
+    epoch = load_epoch(following) if (following / _WHOLE).exists() else None
+    if epoch is None:
+        clear(folder)
+        return
+    for path in folder.glob(f"*{SUFFIX}"):
+        if _epoch_of(path) != epoch:
+            path.unlink()
+            acknowledgements.path_beside(path).unlink(missing_ok=True)
+    for path in following.glob(f"*{SUFFIX}"):
+        path.replace(folder / path.name)
+    save_epoch(folder, epoch)
+    clear(folder)
+
+
+def _epoch_of(segment: Path) -> str | None:
+    with segment.open("rb") as file:
+        header = unpack_segment_header(file.read(SEGMENT_HEADER_BYTES))
+    return None if header is None else header.epoch

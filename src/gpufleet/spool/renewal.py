@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from gpufleet.spool.folder import words
+from gpufleet.spool.recovery import clear, declare_whole, successor
 from gpufleet.spool.spool import Spool
-from gpufleet.spool.succession import clear, declare_whole, successor
 
 _READ_RECORDS = 256
 _READ_BYTES = 4 << 20

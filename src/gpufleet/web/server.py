@@ -14,7 +14,7 @@ from typing import Any
 import uvicorn
 
 from gpufleet.model.errors import GpufleetError
-from gpufleet.upkeep import keep
+from gpufleet.runtime import keep
 from gpufleet.web.connections import Connections, Place
 from gpufleet.web.protocol import HEAD_SECONDS, BoundedProtocol, Bounds, Sparse
 from gpufleet.web.tls import ServerTls

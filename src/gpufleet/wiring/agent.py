@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gpufleet.agent.agent import Agent
-from gpufleet.agent.keeping import Keeper
-from gpufleet.agent.release import ReleaseFolder
+from gpufleet.agent.collect.release import ReleaseFolder
+from gpufleet.agent.events.timeline import Keeper
 from gpufleet.config.agent import AgentConfig, parse_listen
 from gpufleet.exporters.agent_page import AgentPages
 from gpufleet.model.machine import Machine
-from gpufleet.ports import Clock
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.ports.clock import Clock
+from gpufleet.runtime import SystemClock
 from gpufleet.wiring.exports import make_exports
 from gpufleet.wiring.guests import make_guests
 from gpufleet.wiring.once import intervals
@@ -25,7 +25,7 @@ from gpufleet.wiring.readers import HOLDERS, capabilities, has_binding, make_rea
 from gpufleet.wiring.sending import hub_client, token_of
 
 if TYPE_CHECKING:
-    from gpufleet.agent.delivery import Delivery
+    from gpufleet.agent.publish.outbox import Delivery
 
 CONNECTIONS = 256
 """Open at once."""
@@ -122,13 +122,11 @@ async def _delivery(
     if config.hub.url is None:
         return None
     # Imported here: an agent that pushes nowhere does without the HTTP client.
-    from gpufleet.agent.delivery import Delivery
-    from gpufleet.agent.memory import Memory
-    from gpufleet.agent.outbox import Outbox
-    from gpufleet.agent.push import Pusher
-    from gpufleet.agent.queue import Queue
-    from gpufleet.sending.pace import Pace
-    from gpufleet.sending.refused import Refused
+    from gpufleet.agent.publish.outbox import Delivery, Outbox
+    from gpufleet.agent.publish.push import Pusher
+    from gpufleet.agent.publish.queue import Memory, Queue
+    from gpufleet.delivery.pacing import Pace
+    from gpufleet.delivery.post import Refused
     from gpufleet.spool import Spool
 
     folder = Path(config.state, AGENT_FOLDER)

@@ -1,18 +1,31 @@
-"""Ways to other systems, put together from their configuration."""
+"""Ways to other systems, put together from their configuration.
+
+Readers of exporters, put together from their targets.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from gpufleet.channels.stream.dialers import dialer_of
 from gpufleet.config.agent import AgentConfig
-from gpufleet.config.dialects import full_names
-from gpufleet.config.headers_file import HeadersFile
-from gpufleet.config.push import OtlpConfig, Receiver, RemoteWriteConfig
-from gpufleet.ports import Clock
+from gpufleet.config.guests import MetricsChannel
+from gpufleet.config.push import OtlpConfig, Receiver, RemoteWriteConfig, full_names
+from gpufleet.config.scrape import ExporterTarget
+from gpufleet.config.secret_files import HeadersFile
+from gpufleet.dialects.all_smi import ALL_SMI
+from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
+from gpufleet.dialects.native import NATIVE
+from gpufleet.dialects.nvidia_gpu_exporter import NVIDIA_GPU_EXPORTER
+from gpufleet.model.errors import ConfigError
+from gpufleet.model.view import Side
+from gpufleet.ports.clock import Clock
+from gpufleet.readers.exporter.fetch import Pages, Room, StreamPages, UrlPages
+from gpufleet.readers.exporter.reader import ExporterReader
 from gpufleet.wiring.sending import token_of, trust_of
 
 if TYPE_CHECKING:
-    from gpufleet.agent.export import Export
-    from gpufleet.sending.http import HttpSender
+    from gpufleet.delivery.export import Export
+    from gpufleet.delivery.receivers import HttpSender
 
 OTLP_METRICS, OTLP_LOGS, REMOTE_WRITE = "otlp_metrics", "otlp_logs", "remote_write"
 """Names of exports in figures and capabilities."""
@@ -34,11 +47,11 @@ def make_exports(config: AgentConfig, name: str, clock: Clock) -> "list[Export]"
 
 def _otlp(config: OtlpConfig, endpoint: str, cluster: str, clock: Clock) -> "list[Export]":
     # Imported here: an agent that pushes nowhere does without the HTTP client and protobuf.
-    from gpufleet.agent.export import Export, Source
+    from gpufleet.delivery.export import Export, Source
+    from gpufleet.delivery.outlet import Outlet
+    from gpufleet.delivery.receivers import OtlpWire
     from gpufleet.exporters.otlp import OtlpMetrics
     from gpufleet.exporters.otlp_logs import OtlpLogs
-    from gpufleet.sending.otlp import OtlpWire
-    from gpufleet.sending.outlet import Outlet
 
     def export(what: str, source: Source, path: str, *, logs: bool) -> Export:
         wire = OtlpWire(http_sender(f"{endpoint.rstrip('/')}{path}", config), logs=logs)
@@ -54,10 +67,10 @@ def _otlp(config: OtlpConfig, endpoint: str, cluster: str, clock: Clock) -> "lis
 
 
 def _remote_write(config: RemoteWriteConfig, url: str, agent: AgentConfig, name: str, clock: Clock) -> "Export":
-    from gpufleet.agent.export import Export
+    from gpufleet.delivery.export import Export
+    from gpufleet.delivery.outlet import Outlet
+    from gpufleet.delivery.receivers import RemoteWriteWire
     from gpufleet.exporters.remote_write import RemoteWriteSeries
-    from gpufleet.sending.outlet import Outlet
-    from gpufleet.sending.remote_write import RemoteWriteWire
 
     labels = {"cluster": agent.cluster, "job": config.job, "instance": name, **config.more_labels}
     source = RemoteWriteSeries(
@@ -74,7 +87,7 @@ def _remote_write(config: RemoteWriteConfig, url: str, agent: AgentConfig, name:
 
 def http_sender(url: str, config: Receiver) -> "HttpSender":
     """Return what posts to an address with the credentials that are configured; raises as `make_exports`."""
-    from gpufleet.sending.http import HttpSender
+    from gpufleet.delivery.receivers import HttpSender
 
     return HttpSender(
         url,
@@ -95,3 +108,71 @@ def _credentials(token_file: str | None, headers_file: str | None) -> Callable[[
 
     headers()
     return headers
+
+
+GUEST_SECONDS, GUEST_BYTES = 15.0, 4 << 20
+
+DECLARED = {
+    "auto": None,
+    "native": NATIVE,
+    "dcgm": DCGM_EXPORTER,
+    "all-smi": ALL_SMI,
+    "nvidia-gpu-exporter": NVIDIA_GPU_EXPORTER,
+}
+"""Dialects by their names in the configuration."""
+
+
+def exporter_reader(
+    target: ExporterTarget,
+    clock: Clock,
+    key: str,
+    *,
+    room: Room | None = None,
+    drift: Callable[[Mapping[str, int], Mapping[str, int]], None] = lambda *_: None,
+) -> ExporterReader:
+    """Return the reader of a target, which has not asked anybody anything yet.
+
+    Args:
+        target: what is scraped.
+        clock: the clocks.
+        key: where in the configuration it stands, for words of errors.
+        room: bounds pages of all targets that are held at once.
+        drift: hears of names and labels that its dialect's table lacks, see `ExporterReader`.
+
+    Raises:
+        ConfigError: if a token or authorities cannot be read, or the address is none.
+    """
+    pages = pages_of(target, key, room)
+    return ExporterReader(target.name, pages, clock, dialect=DECLARED[target.dialect], drift=drift)
+
+
+def guest_exporter(channel: MetricsChannel, clock: Clock) -> ExporterReader:
+    """Return the reader of an exporter inside of a guest: what it tells is of that guest, seen from inside.
+
+    Its time is that of the pass, which whoever reads guests bounds.
+    """
+    pages = StreamPages(
+        dialer_of(channel.address),
+        where=channel.address,
+        path=channel.path,
+        timeout_seconds=GUEST_SECONDS,
+        max_bytes=GUEST_BYTES,
+    )
+    return ExporterReader("guest", pages, clock, dialect=DECLARED[channel.dialect], side=Side.GUEST)
+
+
+def pages_of(target: ExporterTarget, key: str, room: Room | None = None) -> Pages:
+    """Return where a target's pages come from; raises as `exporter_reader` does."""
+    token = token_of(target.token_file)
+    if target.url is not None:
+        return UrlPages(
+            target.url, timeout_seconds=target.timeout_seconds, token=token, tls=trust_of(target.ca), room=room
+        )
+    assert target.address is not None
+    try:
+        dialer = dialer_of(target.address)
+    except ValueError as error:
+        raise ConfigError("configuration", f"{key}.address", str(error)) from error
+    return StreamPages(
+        dialer, where=target.address, path=target.path, timeout_seconds=target.timeout_seconds, token=token
+    )

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from gpufleet.config.hub import HubConfig
-from gpufleet.hub.counters import Counters
-from gpufleet.ports import Clock
-from gpufleet.upkeep import keep
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.ports.clock import Clock
+from gpufleet.runtime import keep
 
 if TYPE_CHECKING:
     from gpufleet.hub.forward.forwarder import Forwarder
@@ -44,10 +44,9 @@ def make_forwarder(config: HubConfig, clock: Clock) -> "Forwarder | None":
         return None
     # Imported here: a hub that passes nothing on does without.
     from gpufleet.codecs.remote_write.encode import encode_1, encode_2
-    from gpufleet.hub.forward.forwarder import Forwarder
-    from gpufleet.hub.forward.queue import ForwardQueue
+    from gpufleet.delivery.receivers import RemoteWriteWire
+    from gpufleet.hub.forward.forwarder import Forwarder, ForwardQueue
     from gpufleet.hub.forward.series import ForwardSeries
-    from gpufleet.sending.remote_write import RemoteWriteWire
     from gpufleet.wiring.exports import http_sender
 
     wire = RemoteWriteWire(http_sender(forward.url, forward), forward.version)

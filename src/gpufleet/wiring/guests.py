@@ -2,25 +2,22 @@
 
 from pathlib import Path
 
-from gpufleet.agent.guests.folder import GuestFolder
 from gpufleet.agent.guests.guest import Access
 from gpufleet.agent.guests.guests import Guests
 from gpufleet.agent.guests.libvirt import LibvirtSource
-from gpufleet.agent.guests.sources import Configured, InFolder, Source
+from gpufleet.agent.guests.sources import Configured, GuestFolder, InFolder, Source
 from gpufleet.agent.guests.ways import Link, Way
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
-from gpufleet.channels.guest_shell.words import Shell
+from gpufleet.channels.guest_shell.shell import Shell
 from gpufleet.channels.local import LocalFiles
 from gpufleet.channels.qemu_agent import QemuAgentShell
-from gpufleet.channels.ssh.pins import FirstPin, GivenPin
 from gpufleet.channels.ssh.shell import SshShell
-from gpufleet.channels.ssh.target import SshTarget
-from gpufleet.channels.stream.address import dialer_of
-from gpufleet.channels.stream.dialers import UnixDialer
+from gpufleet.channels.ssh.target import FirstPin, GivenPin, SshTarget
+from gpufleet.channels.stream.dialers import UnixDialer, dialer_of
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.guests import PIN_FIRST, DcgmChannel, GuestConfig, MetricsChannel, SshChannel
 from gpufleet.model.view import Side
-from gpufleet.ports import Clock
+from gpufleet.ports.clock import Clock
 from gpufleet.readers.dcgm.reader import DcgmReader
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
@@ -68,7 +65,7 @@ def reach(guest: GuestConfig, pins: Path, clock: Clock) -> Access:
             gpus.append((DCGM, Way(name=f"dcgm at {channel.address}", reader=_dcgm(channel, clock))))
             continue
         if isinstance(channel, MetricsChannel):
-            from gpufleet.wiring.exporters import guest_exporter  # its HTTP clients are only loaded where it reads
+            from gpufleet.wiring.exports import guest_exporter  # its HTTP clients are only loaded where it reads
 
             gpus.append((METRICS, Way(name=f"metrics at {channel.address}", reader=guest_exporter(channel, clock))))
             continue

@@ -9,47 +9,40 @@ import msgspec
 
 from gpufleet.codecs.batch import decode
 from gpufleet.config.agent import parse_listen
-from gpufleet.config.hub import HubConfig
-from gpufleet.config.prices import UsageConfig
-from gpufleet.hub.claims import Claims
-from gpufleet.hub.clusters import Clusters
-from gpufleet.hub.conflicts import Conflicts
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.coverage import Covering
-from gpufleet.hub.credentials import Credentials
-from gpufleet.hub.digests import digest_of
-from gpufleet.hub.flusher import Flusher
+from gpufleet.config.hub import HubConfig, UsageConfig
+from gpufleet.fleet.attribution.contract import Claims
+from gpufleet.fleet.usage.totals import Prices
+from gpufleet.hub.flush.flusher import Flusher, rolling
+from gpufleet.hub.flush.quarantine import Quarantine
+from gpufleet.hub.flush.writer import Writer
 from gpufleet.hub.forward.forwarder import Forwarder
-from gpufleet.hub.heard import heard, is_news
-from gpufleet.hub.imported.writes import Writes
-from gpufleet.hub.ingest import Ingest
-from gpufleet.hub.ledger import Ledger, key_of
-from gpufleet.hub.liveness.listening import Listening
-from gpufleet.hub.liveness.mark import Mark
-from gpufleet.hub.liveness.past import Past
-from gpufleet.hub.liveness.senders import Senders
-from gpufleet.hub.liveness.watch import watching
-from gpufleet.hub.overview import Overview
-from gpufleet.hub.pressure import Pressure
-from gpufleet.hub.pulled.standing import Standings
-from gpufleet.hub.quarantine import Quarantine
-from gpufleet.hub.queries import Queries
-from gpufleet.hub.rolling import rolling
-from gpufleet.hub.status import HubStatus
-from gpufleet.hub.threads import named_threads
-from gpufleet.hub.unpacked import Unpacked
-from gpufleet.hub.usage.prices import Prices
-from gpufleet.hub.wal import Wal
-from gpufleet.hub.writer import Writer
+from gpufleet.hub.imports.receiver import Writes
+from gpufleet.hub.imports.scrape_status import Standings
+from gpufleet.hub.liveness.senders import Senders, heard, is_news
+from gpufleet.hub.liveness.uptime import Listening, Mark, Past, watching
+from gpufleet.hub.query import Queries
+from gpufleet.hub.query.overview import Overview
+from gpufleet.hub.query.records import Covering
+from gpufleet.hub.query.status import HubStatus
+from gpufleet.hub.receive.clusters import Clusters
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.credentials import Credentials
+from gpufleet.hub.receive.decoded import Unpacked
+from gpufleet.hub.receive.ingest import Ingest
+from gpufleet.hub.receive.ledger import Ledger, key_of
+from gpufleet.hub.receive.limits import Pressure
+from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.receive.sequences import Conflicts, digest_of
+from gpufleet.model.api.usage import Price
 from gpufleet.model.errors import StoreError, WireError
-from gpufleet.model.ledger import SenderState
-from gpufleet.model.usage import Price
-from gpufleet.ports import Audit, Clock, Registry, Store, Tokens
-from gpufleet.upkeep import keep
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.model.stored.ledger import SenderState
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.registry import Audit, Registry, Tokens
+from gpufleet.ports.store import Store
+from gpufleet.runtime import SystemClock, keep, named_threads
 from gpufleet.wiring.forward import forwarding, make_forwarder
 from gpufleet.wiring.polled import Pulling, polling
-from gpufleet.wiring.stores import open_store
+from gpufleet.wiring.sending import open_store
 
 log = logging.getLogger(__name__)
 
@@ -131,14 +124,13 @@ async def running_hub(
         GpufleetError: if it cannot listen, or its log, registry or store cannot be opened.
     """
     # Imported here: whoever imports this module to read a configuration does without the server.
-    from gpufleet.web.hub.access import BATCHES, LOGS, METRICS, WRITE
+    from gpufleet.web.hub.access import BATCHES, LOGS, METRICS, WRITE, Door
     from gpufleet.web.hub.app import Endpoint, HubApp, build_api
-    from gpufleet.web.hub.door import Door
+    from gpufleet.web.hub.audit import Recorder
     from gpufleet.web.hub.imports import ImportEndpoint
     from gpufleet.web.hub.ingest import BatchEndpoint
     from gpufleet.web.hub.otlp import Otlp
-    from gpufleet.web.hub.recording import Recorder
-    from gpufleet.web.hub.write import RemoteWrite
+    from gpufleet.web.hub.remote_write import RemoteWrite
     from gpufleet.web.server import serve
     from gpufleet.web.tls import ServerTls
 

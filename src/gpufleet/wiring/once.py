@@ -2,14 +2,14 @@
 
 import socket
 
-from gpufleet.agent.assemble import assemble
-from gpufleet.agent.once import read_once
+from gpufleet.agent.collect.assemble import assemble
+from gpufleet.agent.collect.once import read_once
 from gpufleet.config.agent import AgentConfig
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.snapshot import Snapshot
-from gpufleet.ports import Clock
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.ports.clock import Clock
+from gpufleet.runtime import SystemClock
 from gpufleet.wiring.readers import READ_TWICE, capabilities, has_binding, make_readers
 
 

@@ -6,28 +6,25 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 
 import msgspec
 
-from gpufleet.config.exporter import ExporterTarget
 from gpufleet.config.hub import HubConfig
 from gpufleet.config.load import ImpossibleValueError
-from gpufleet.config.pull import DiscoveryConfig, FederationConfig, KubeStateMetricsConfig
-from gpufleet.hub.counters import Counters, bounded
-from gpufleet.hub.imported.writes import Writes
-from gpufleet.hub.imported.written import Written
-from gpufleet.hub.ingest import Ingest
+from gpufleet.config.scrape import DiscoveryConfig, ExporterTarget, FederationConfig, KubeStateMetricsConfig
+from gpufleet.hub.imports.federation import KUBERNETES_READER as SCRAPE
+from gpufleet.hub.imports.federation import MAX_PAGE_BYTES, ClusterPage, Federated, KubernetesPage, federate_url
+from gpufleet.hub.imports.federation import READER as FEDERATE
+from gpufleet.hub.imports.receiver import Writes
+from gpufleet.hub.imports.request import Written
+from gpufleet.hub.imports.scrape_status import Standings, Who
+from gpufleet.hub.imports.targets import Discovery, Target
 from gpufleet.hub.liveness.senders import answered_at
-from gpufleet.hub.pressure import Pressure
-from gpufleet.hub.pulled.cluster_page import MAX_PAGE_BYTES, ClusterPage
-from gpufleet.hub.pulled.discovery import Discovery
-from gpufleet.hub.pulled.federation import READER as FEDERATE
-from gpufleet.hub.pulled.federation import Federated, federate_url
-from gpufleet.hub.pulled.kubernetes import READER as SCRAPE
-from gpufleet.hub.pulled.kubernetes import KubernetesPage
-from gpufleet.hub.pulled.standing import Standings, Who
-from gpufleet.hub.pulled.targets import Target
+from gpufleet.hub.receive.counters import Counters, bounded
+from gpufleet.hub.receive.ingest import Ingest
+from gpufleet.hub.receive.limits import Pressure
 from gpufleet.model.errors import ConfigError
-from gpufleet.model.ledger import SenderState
-from gpufleet.ports import Clock, Reader
-from gpufleet.upkeep import keep
+from gpufleet.model.stored.ledger import SenderState
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.reader import Reader
+from gpufleet.runtime import keep
 from gpufleet.wiring.polled_host import PolledHost, sender_of
 from gpufleet.wiring.sending import token_of, trust_of
 
@@ -150,7 +147,7 @@ class _Hosts:
 
     def exporter(self, target: ExporterTarget, key: str) -> Reader:
         """Return the reader of an exporter."""
-        from gpufleet.wiring.exporters import exporter_reader
+        from gpufleet.wiring.exports import exporter_reader
 
         pulling = self._pulling
         return exporter_reader(target, pulling.clock, key, room=pulling.pressure, drift=pulling.drift)

@@ -5,18 +5,19 @@ import logging
 import secrets
 
 from gpufleet import __version__
-from gpufleet.agent.outcome import Outcome
-from gpufleet.agent.schedule import ReaderLoop
+from gpufleet.agent.collect.schedule import ReaderLoop
+from gpufleet.agent.collect.state import Outcome
 from gpufleet.codecs.batch import encode
-from gpufleet.hub.ingest import Ingest
-from gpufleet.hub.pulled.offset import offset
-from gpufleet.hub.pulled.standing import Standing
-from gpufleet.model.batch import Batch, MachineReport
+from gpufleet.hub.imports.federation import offset
+from gpufleet.hub.imports.scrape_status import Standing
+from gpufleet.hub.receive.ingest import Ingest
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.machine import Machine
 from gpufleet.model.status import Heartbeat
-from gpufleet.ports import Clock, Reader
+from gpufleet.model.wire.batch import Batch, MachineReport
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.reader import Reader
 
 log = logging.getLogger(__name__)
 

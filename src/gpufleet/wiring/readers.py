@@ -8,7 +8,8 @@ from pathlib import Path
 from gpufleet.channels.local import LocalExec, LocalFiles
 from gpufleet.config.agent import Readers
 from gpufleet.model.catalogue import Lane
-from gpufleet.ports import Clock, Reader
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.reader import Reader
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.kmsg import KmsgReader
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
@@ -44,7 +45,7 @@ def _netdata(config: Readers, clock: Clock) -> Reader:
 
 
 def _dcgm(config: Readers, clock: Clock) -> Reader:
-    from gpufleet.channels.stream.address import dialer_of  # only loaded where it reads
+    from gpufleet.channels.stream.dialers import dialer_of  # only loaded where it reads
     from gpufleet.readers.dcgm.reader import DcgmReader
 
     assert config.dcgm.address is not None
@@ -73,7 +74,7 @@ def make_readers(config: Readers, clock: Clock) -> list[tuple[Reader, float]]:
     names = chosen(config, binding=has_binding())
     readers = [(READERS[name](config, clock), getattr(config, name).timeout_seconds) for name in names]
     if config.exporter:
-        from gpufleet.wiring.exporters import exporter_reader  # its HTTP clients are only loaded where it reads
+        from gpufleet.wiring.exports import exporter_reader  # its HTTP clients are only loaded where it reads
 
         # The fetch has its own time; beside it only this process's own work is waited for.
         readers += [

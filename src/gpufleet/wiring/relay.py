@@ -6,21 +6,19 @@ from collections.abc import AsyncIterator
 
 from gpufleet.config.agent import parse_listen
 from gpufleet.config.hub import HubConfig
-from gpufleet.hub.conflicts import Conflicts
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.credentials import Credentials
-from gpufleet.hub.ingest import Ingest
-from gpufleet.hub.ledger import Ledger
-from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.senders import Senders, Word
-from gpufleet.hub.liveness.watch import watching
-from gpufleet.hub.pressure import Pressure
-from gpufleet.hub.relayed import Relayed
-from gpufleet.hub.threads import named_threads
-from gpufleet.hub.wal import Wal
+from gpufleet.hub.liveness.uptime import Listening, watching
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.credentials import Credentials
+from gpufleet.hub.receive.ingest import Ingest
+from gpufleet.hub.receive.ledger import Ledger
+from gpufleet.hub.receive.limits import Pressure
+from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.receive.sequences import Conflicts
+from gpufleet.hub.relay.senders import Relayed
 from gpufleet.model.errors import ConfigError, StoreError
-from gpufleet.ports import Clock
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.ports.clock import Clock
+from gpufleet.runtime import SystemClock, named_threads
 from gpufleet.wiring.hub import ANSWER_SECONDS, CONNECTIONS, STOP_SECONDS, RunningHub, credentials_of, replay
 from gpufleet.wiring.sending import hub_client
 
@@ -37,13 +35,11 @@ async def running_relay(config: HubConfig, *, clock: Clock | None = None) -> Asy
         GpufleetError: if it cannot listen, or its log cannot be opened.
     """
     # Imported here: whoever imports this module to read a configuration does without client and server.
-    from gpufleet.hub.relay import Forwarder
-    from gpufleet.hub.renumbering import Renumbering
-    from gpufleet.sending.refused import Refused
-    from gpufleet.web.hub.circle import Circle
-    from gpufleet.web.hub.door import Door
+    from gpufleet.delivery.post import Refused
+    from gpufleet.hub.relay.forwarding import Forwarder, Renumbering
+    from gpufleet.web.hub.access import Door
     from gpufleet.web.hub.ingest import BatchEndpoint
-    from gpufleet.web.hub.relay import RelayApp, RelayStatus
+    from gpufleet.web.hub.relay import Circle, RelayApp, RelayStatus
     from gpufleet.web.server import serve
     from gpufleet.web.tls import ServerTls
 

@@ -1,14 +1,18 @@
-"""The way to a hub, put together from its configuration."""
+"""The way to a hub, put together from its configuration.
+
+The stores a hub can have, by the scheme of their DSN.
+"""
 
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpufleet.config.token_file import TokenFile
-from gpufleet.model.errors import ConfigError
+from gpufleet.config.secret_files import TokenFile
+from gpufleet.model.errors import ConfigError, StoreError
+from gpufleet.ports.store import Store
 
 if TYPE_CHECKING:
-    from gpufleet.sending.post import HubClient
+    from gpufleet.delivery.post import HubClient
 
 
 def hub_client(
@@ -27,7 +31,7 @@ def hub_client(
         ConfigError: if the token or the authorities cannot be read.
     """
     # Imported here: a process that sends nothing does without the HTTP client.
-    from gpufleet.sending.post import HubClient
+    from gpufleet.delivery.post import HubClient
 
     return HubClient(
         url,
@@ -71,3 +75,29 @@ def trust_of(ca: str | None, certificate: str | None = None, key: str | None = N
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(certificate, "", f"it and its key cannot be read: {error.strerror or error}") from error
     return context
+
+
+def _clickhouse(dsn: str) -> Store:
+    from gpufleet.stores.clickhouse.store import ClickHouseStore  # the engine is heavy: only a hub loads it
+
+    return ClickHouseStore.open(dsn)
+
+
+STORES: dict[str, Callable[[str], Store]] = {
+    "chdb": _clickhouse,
+    "clickhouse": _clickhouse,
+}
+"""Scheme to how such a store is opened."""
+
+
+def open_store(dsn: str) -> Store:
+    """Open the store at a DSN.
+
+    Raises:
+        StoreError: if no store has its scheme, or it cannot be opened.
+    """
+    scheme = dsn.partition("://")[0]
+    opened = STORES.get(scheme)
+    if opened is None:
+        raise StoreError(f"no store has the scheme {scheme!r}; there are {', '.join(STORES)}")
+    return opened(dsn)

@@ -8,21 +8,18 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from gpufleet.agent.export import Source
-from gpufleet.agent.stats import AgentStats
 from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.decoding.assembling import Assembling
+from gpufleet.delivery.export import AgentStats, Source
+from gpufleet.delivery.outlet import Fate, Parcel, Wire
+from gpufleet.delivery.post import Answer
+from gpufleet.delivery.receivers import HttpSender, OtlpWire, RemoteWriteWire
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
-from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample
 from gpufleet.model.snapshot import Snapshot
 from gpufleet.model.status import ReaderStatus
-from gpufleet.sending.http import HttpSender
-from gpufleet.sending.otlp import OtlpWire
-from gpufleet.sending.outlet import Fate, Parcel, Wire
-from gpufleet.sending.post import Answer
-from gpufleet.sending.remote_write import RemoteWriteWire
+from gpufleet.model.wire.batch import MachineReport
 from gpufleet.wiring.sending import token_of, trust_of
 
 VERSION = "2.0"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.agent.guests.folder import GuestFolder, Listing
-from gpufleet.channels.stream.address import dialer_of
+from gpufleet.agent.guests.sources import GuestFolder, Listing
+from gpufleet.channels.stream.dialers import dialer_of
 from gpufleet.config.agent import AgentConfig
 from gpufleet.config.guests import (
     MAX_FILE_BYTES,
@@ -21,7 +21,7 @@ from gpufleet.config.guests import (
     read_guest,
 )
 from gpufleet.config.load import ImpossibleValueError, load, resolve
-from gpufleet.config.toml import render_toml
+from gpufleet.config.template import render_toml
 from gpufleet.model.errors import ConfigError
 
 UID = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"

@@ -6,14 +6,12 @@ from hypothesis import strategies as st
 from gpufleet.agent.guests.gate import MAX_ERRORS, MAX_EVENTS, MAX_TEXT, MAX_VIEWS, admit
 from gpufleet.codecs.batch import decode, encode
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine, MachineKind, PciFunction
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimValue, Sample
-from gpufleet.model.round import Round
+from gpufleet.model.reading import DimValue, Provenance, Round, Sample
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire.batch import Batch, MachineReport
 
 LOOSE = st.one_of(
     st.integers(min_value=-(2**70), max_value=2**70),

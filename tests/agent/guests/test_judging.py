@@ -2,10 +2,10 @@
 
 import pytest
 
-from gpufleet.agent.guests.judging import AWAITED, Standing, judge
+from gpufleet.agent.guests.health import AWAITED, Standing, judge
 from gpufleet.config.guests import DcgmChannel, GuestConfig
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.guest import OK, STATES, state_of
+from gpufleet.model.machine import OK, STATES, state_of
 
 CHANNELS = (DcgmChannel(address="vsock://3:5555"),)
 UID = "6f1ed002-ab5b-4f4f-8f2c-0a2b3c4d5e6f"

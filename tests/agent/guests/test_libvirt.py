@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpufleet.agent.guests.folder import Listing
 from gpufleet.agent.guests.libvirt import LibvirtSource, ask_domains
+from gpufleet.agent.guests.sources import Listing
 from gpufleet.channels.local import LocalFiles
 from gpufleet.channels.stream.dialers import UnixDialer
 from gpufleet.codecs.libvirt_domain import parse_domain
-from gpufleet.config.guests import DcgmChannel, MetricsChannel, QemuAgentChannel
-from gpufleet.config.libvirt import LibvirtConfig
+from gpufleet.config.guests import DcgmChannel, LibvirtConfig, MetricsChannel, QemuAgentChannel
 from tests.support import peers
 from tests.support.libvirt import Libvirt, lacking
 from tests.support.processes import Gpufleet, free_port, get_json

@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-from gpufleet.agent.guests.folder import Listing
 from gpufleet.agent.guests.guest import Access
 from gpufleet.agent.guests.guests import Guests
-from gpufleet.agent.guests.sources import Configured, Source
+from gpufleet.agent.guests.sources import Configured, Listing, Source
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Guest
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.runtime import SystemClock
 from tests.support.waiting import wait_until_async
 
 

@@ -10,10 +10,8 @@ import pytest
 from gpufleet.agent.guests.ways import FORGET_AFTER, FirstAnswer, Way
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ReaderError
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
+from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
+from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.clock import FakeClock
 

@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.channels.guest_shell import ShellFiles
-from gpufleet.channels.guest_shell.frames import errno_of, parse_frames
-from gpufleet.channels.guest_shell.kept import Answer
-from gpufleet.channels.guest_shell.words import NAME, is_plain, script
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, WireError
-from gpufleet.ports import ExecResult, Fetched, FetchPlan, Files
+from gpufleet.channels.guest_shell.files import errno_of, parse_frames
+from gpufleet.channels.guest_shell.shell import NAME, Answer, is_plain, script
+from gpufleet.model.errors import ChannelError, ChannelProblem, WireError
+from gpufleet.ports.channel import ExecResult, Fetched, FetchPlan, Files
 from tests.channels.contract import FilesContract, FilesFactory
 
 

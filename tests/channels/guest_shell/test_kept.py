@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.channels.bounded import TooMuchError
-from gpufleet.channels.guest_shell.kept import Answer
+from gpufleet.channels.guest_shell.shell import Answer
 from gpufleet.model.errors import WireError
-from gpufleet.ports import ExecResult
+from gpufleet.ports.channel import ExecResult
 
 MOST = 1000
 

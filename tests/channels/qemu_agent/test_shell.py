@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
 from gpufleet.channels.qemu_agent import QemuAgentShell, protocol
 from gpufleet.channels.qemu_agent.protocol import Conversation
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ChannelTimeoutError
-from gpufleet.ports import ExecResult, FetchPlan
+from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
+from gpufleet.ports.channel import ExecResult, FetchPlan
 from tests.fakes.qemu_agent import FakeQemuAgent
 
 

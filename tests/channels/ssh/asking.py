@@ -6,12 +6,10 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gpufleet.channels.guest_shell import ShellExec
-from gpufleet.channels.ssh.pins import GivenPin, Pin
 from gpufleet.channels.ssh.shell import SshShell
-from gpufleet.channels.ssh.target import SshTarget
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError
-from gpufleet.ports import ExecResult
+from gpufleet.channels.ssh.target import GivenPin, Pin, SshTarget
+from gpufleet.model.errors import ChannelError, ChannelProblem
+from gpufleet.ports.channel import ExecResult
 from tests.support.sshd import USER, Guest
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpufleet.channels.guest_shell import ShellFiles
-from gpufleet.channels.guest_shell.words import script
+from gpufleet.channels.guest_shell.shell import script
 from gpufleet.channels.ssh.shell import SshShell
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ChannelTimeoutError
-from gpufleet.ports import FetchPlan
+from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
+from gpufleet.ports.channel import FetchPlan
 from tests.channels.ssh.asking import list_gpus, problem, shell_of
 from tests.support.sshd import Guest
 from tests.support.waiting import wait_until

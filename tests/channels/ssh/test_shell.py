@@ -9,13 +9,11 @@ import asyncssh
 import pytest
 
 from gpufleet.channels.guest_shell import ShellExec, ShellFiles
-from gpufleet.channels.guest_shell.words import script
-from gpufleet.channels.ssh.pins import FirstPin, GivenPin, is_key
+from gpufleet.channels.guest_shell.shell import script
 from gpufleet.channels.ssh.shell import SshShell
-from gpufleet.channels.ssh.target import SshTarget
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ChannelTimeoutError
-from gpufleet.ports import ExecResult, FetchPlan
+from gpufleet.channels.ssh.target import FirstPin, GivenPin, SshTarget, is_key
+from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
+from gpufleet.ports.channel import ExecResult, FetchPlan
 from tests.channels.ssh.asking import list_gpus, problem, shell_of, target
 from tests.support.sshd import USER, Guest
 from tests.support.waiting import wait_until

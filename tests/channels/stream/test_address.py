@@ -2,8 +2,7 @@
 
 import pytest
 
-from gpufleet.channels.stream.address import dialer_of
-from gpufleet.channels.stream.dialers import HybridVsockDialer, TcpDialer, UnixDialer, VsockDialer
+from gpufleet.channels.stream.dialers import HybridVsockDialer, TcpDialer, UnixDialer, VsockDialer, dialer_of
 
 
 @pytest.mark.parametrize(

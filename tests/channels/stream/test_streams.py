@@ -17,9 +17,8 @@ from gpufleet.channels.stream.dialers import (
     UnixDialer,
     VsockDialer,
 )
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError
-from gpufleet.ports import Dialer
+from gpufleet.model.errors import ChannelError, ChannelProblem
+from gpufleet.ports.channel import Dialer
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 KINDS = ("tcp", "unix", "vsock", "hybrid_vsock")

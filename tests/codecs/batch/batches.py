@@ -5,15 +5,14 @@ from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import encode_wire, to_wire
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.holding import Holder, HolderKind, Holding, Verdict
 from gpufleet.model.machine import Machine, MachineKind, PciFunction
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimValue, Sample
+from gpufleet.model.reading import DimValue, Provenance, Sample
 from gpufleet.model.status import Heartbeat, ReaderState, ReaderStatus
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire.batch import Batch, MachineReport
 
 NOW = 1_790_000_000_000_000_000
 

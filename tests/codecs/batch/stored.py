@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gpufleet.model.batch import Batch
+from gpufleet.model.wire.batch import Batch
 
 FIXTURES = Path(__file__).parent / "fixtures"
 VERSIONS = sorted(FIXTURES.glob("version-*"))

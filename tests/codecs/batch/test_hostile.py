@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpufleet.codecs.batch import Limits, decode, encode, encode_wire, to_rows, to_wire
 from gpufleet.codecs.batch.compression import MAGIC
 from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
-from gpufleet.model.wire import WIRE_VERSION
+from gpufleet.model.wire.batch import WIRE_VERSION
 from tests.codecs.batch.batches import EXAMPLE, NOW, in_bytes
 from tests.codecs.batch.bombs import NAMED_BOMBS
 from tests.fakes.batches import make_batch

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from gpufleet.codecs.batch import Limits, decode, encode_wire, in_version, to_rows, version_of
 from gpufleet.codecs.batch.tables import Tables
 from gpufleet.model.errors import WireError, WireLimitError
-from gpufleet.model.matrix import Matrix
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.model.wire import Cell, WireBatch
+from gpufleet.model.wire.batch import Cell, WireBatch
+from gpufleet.model.wire.matrix import Matrix
 from tests.codecs.batch.batches import EXAMPLE, batches, in_bytes
 from tests.fakes.batches import body
 from tests.hub.test_normalise import NOW, batch_of

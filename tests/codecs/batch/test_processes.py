@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import decode, encode, encode_wire, to_rows, to_wire
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.machine import Machine
 from gpufleet.model.process import MAX_TOLD, PROCESS_READINGS, Process
 from gpufleet.model.reading import Sample
+from gpufleet.model.wire.batch import Batch, MachineReport
 from tests.codecs.batch.batches import GPU, NOW
 
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import decode, encode, encode_wire, to_rows, to_wire
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.machine import Machine
 from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.wire.batch import Batch, MachineReport
 from tests.codecs.batch.batches import EXAMPLE, GPU, NOW, batches, in_order
 
 

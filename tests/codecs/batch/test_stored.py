@@ -10,7 +10,7 @@ import zstandard
 
 from gpufleet.codecs.batch import decode, renumber, to_rows
 from gpufleet.codecs.bundle import unpack
-from gpufleet.model.wire import WIRE_VERSION
+from gpufleet.model.wire.batch import WIRE_VERSION
 from gpufleet.spool import Spool
 from tests.codecs.batch.stored import VERSIONS, expected, plain
 

@@ -3,7 +3,7 @@ import pytest
 from gpufleet.codecs.nvidia_smi import parse_csv
 from gpufleet.codecs.nvidia_smi.csv import MAX_COLUMNS, MAX_VALUES
 from gpufleet.codecs.nvidia_smi.records import MAX_LINES
-from gpufleet.codecs.nvidia_smi.words import MAX_MESSAGES
+from gpufleet.codecs.nvidia_smi.values import MAX_MESSAGES
 from gpufleet.model.errors import WireError, WireLimitError
 
 COLUMNS = ("index", "memory.used", "uuid")

@@ -4,7 +4,7 @@ import pytest
 
 from gpufleet.codecs.nvidia_smi import judge, parse_capture, parse_help, parse_listing
 from gpufleet.codecs.nvidia_smi.failure import named_device
-from gpufleet.codecs.nvidia_smi.words import slug, token
+from gpufleet.codecs.nvidia_smi.values import slug, token
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import WireError
 from tests.fakes.nvidia_smi.standin import DATA

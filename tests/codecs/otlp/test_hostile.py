@@ -14,8 +14,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from gpufleet.codecs.otlp.decode import decode_answer, decode_logs, decode_metrics
 from gpufleet.codecs.otlp.encode import encode_logs, encode_metrics
-from gpufleet.codecs.otlp.encodings import unpack
-from gpufleet.codecs.otlp.limits import OtlpLimits
+from gpufleet.codecs.otlp.encodings import OtlpLimits, unpack
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
 from gpufleet.codecs.otlp.records import (
     Kind,
@@ -28,7 +27,7 @@ from gpufleet.codecs.otlp.records import (
     ResourceLogs,
     ResourceMetrics,
 )
-from gpufleet.codecs.remote_write.fields import write_bytes
+from gpufleet.codecs.remote_write.decode import write_bytes
 from gpufleet.model.errors import WireError, WireLimitError
 from tests.codecs.otlp.requests import AT, LOGS, RESOURCES
 

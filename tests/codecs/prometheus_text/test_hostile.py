@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.codecs.prometheus_text.limits import TextLimits
-from gpufleet.codecs.prometheus_text.page import Problem
+from gpufleet.codecs.prometheus_text.page import Problem, TextLimits
 from gpufleet.codecs.prometheus_text.parser import MAX_EXAMPLES, TextParser, wire_error_of
 from gpufleet.model.errors import WireLimitError
 

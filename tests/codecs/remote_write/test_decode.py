@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
 from gpufleet.codecs.remote_write.known import RENEWED_AFTER
-from gpufleet.codecs.remote_write.limits import WriteLimits
-from gpufleet.codecs.remote_write.records import WriteProblem, WriteRequest
+from gpufleet.codecs.remote_write.records import WriteLimits, WriteProblem, WriteRequest
 from gpufleet.model.errors import WireError, WireLimitError
 from tests.support.remote_write import pack, parse, request
 

@@ -11,11 +11,10 @@ import pytest
 
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import Point, encode_1
-from gpufleet.hub.forward.forwarder import Forwarder
-from gpufleet.hub.forward.queue import POINTS, ForwardQueue
+from gpufleet.delivery.outlet import Fate, Parcel, Reply
+from gpufleet.hub.forward.forwarder import POINTS, Forwarder, ForwardQueue
 from gpufleet.hub.forward.series import ForwardSeries
 from gpufleet.model.time import NANOS
-from gpufleet.sending.outlet import Fate, Parcel, Reply
 from tests.fakes.batches import gpu_sample, gpu_view
 from tests.support.accepted import accept
 from tests.support.waiting import wait_until_async

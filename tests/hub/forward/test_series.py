@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import Point, encode_1
 from gpufleet.hub.forward.series import ForwardSeries
-from gpufleet.hub.imported.series import read_request
+from gpufleet.hub.imports.remote_write import read_request
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.reading import DimValue, Sample

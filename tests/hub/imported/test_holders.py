@@ -1,6 +1,6 @@
 """Holders out of labels: told when they change, however a scrape was cut, and over a restart."""
 
-from gpufleet.hub.imported.holders import METHOD, Holders
+from gpufleet.hub.imports.writers import METHOD, Holders
 from gpufleet.model.holding import Holder, HolderKind, Holding, Share, Verdict
 from gpufleet.model.machine import Machine
 

@@ -13,11 +13,11 @@ from gpufleet.codecs.remote_write.decode import WriteDecoder
 from gpufleet.codecs.remote_write.encode import Point as Written
 from gpufleet.codecs.remote_write.encode import encode_1
 from gpufleet.codecs.remote_write.records import WriteRequest
-from gpufleet.hub.imported.page import as_request
-from gpufleet.hub.imported.points import read_request as read_points
-from gpufleet.hub.imported.series import read_request
+from gpufleet.hub.imports.federation import as_request
+from gpufleet.hub.imports.otlp import read_metrics_request as read_points
+from gpufleet.hub.imports.remote_write import read_request
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.series import Series
+from gpufleet.model.stored.samples import Series
 from gpufleet.model.time import NANOS
 
 T0 = 1_700_000_000 * NANOS

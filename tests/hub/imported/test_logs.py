@@ -4,7 +4,7 @@ import pytest
 
 from gpufleet.codecs.otlp.records import LogRecord, LogsRequest, ResourceLogs
 from gpufleet.dialects.otel import device_attributes
-from gpufleet.hub.imported.logs import event_of, read_request
+from gpufleet.hub.imports.otlp import event_of, read_logs_request
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine
 from gpufleet.model.view import Side, View, ViewKind
@@ -56,7 +56,7 @@ def test_an_event_needs_an_instant_and_a_number_is_bounded() -> None:
 
 def test_a_request_counts_what_it_leaves() -> None:
     records = [record("gpufleet.xid", gpufleet__code=31), record("app.log")]
-    found = read_request(
+    found = read_logs_request(
         LogsRequest([ResourceLogs({"host.name": "node-1"}, records), ResourceLogs({}, [record("gpufleet.xid")])])
     )
     assert {machine: [one.code for one in events] for machine, events in found.events.items()} == {

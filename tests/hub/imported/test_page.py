@@ -1,8 +1,8 @@
 """Pages of `/federate`: each sample at the instant that the page says, and no other."""
 
 from gpufleet.codecs.prometheus_text.parser import TextParser
-from gpufleet.hub.imported.page import as_request
-from gpufleet.hub.imported.series import read_request
+from gpufleet.hub.imports.federation import as_request
+from gpufleet.hub.imports.remote_write import read_request
 from gpufleet.model.time import NANOS
 
 T = 1_700_000_000

@@ -1,11 +1,11 @@
 """Requests of OTLP as samples of machines."""
 
 from gpufleet.codecs.otlp.records import Kind, MetricsRequest, OtlpMetric, OtlpProblem, Point, ResourceMetrics
-from gpufleet.hub.imported.points import machine_of, read_request
+from gpufleet.hub.imports.otlp import machine_of, read_metrics_request
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
-from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Provenance
 from gpufleet.model.time import NANOS
 
 T0 = 1_700_000_000 * NANOS
@@ -23,7 +23,7 @@ def request(*metrics: OtlpMetric, **attributes: str) -> MetricsRequest:
 
 
 def test_points_of_the_conventions_are_readings_of_the_resource_s_machine() -> None:
-    found = read_request(
+    found = read_metrics_request(
         request(
             metric("hw.gpu.utilization", 0.5, 0.75, None),
             metric("hw.gpu.of_tomorrow", 1.0),
@@ -68,7 +68,7 @@ def test_what_cannot_be_taken_is_a_problem_only_of_what_is_known() -> None:
         ("process.cpu.time", OtlpProblem.ATTRIBUTES): 6,
         ("", OtlpProblem.NO_NAME): 7,
     }
-    found = read_request(MetricsRequest([], told))
+    found = read_metrics_request(MetricsRequest([], told))
     assert (dict(found.problems), dict(found.drift), found.samples, found.taken) == (
         {"histogram": 2, "timestamp": 2, "no_name": 7},
         {"hw.gpu.of_tomorrow": 3},
@@ -79,7 +79,7 @@ def test_what_cannot_be_taken_is_a_problem_only_of_what_is_known() -> None:
 
 
 def test_without_a_machine_nothing_is_taken() -> None:
-    found = read_request(request(metric("hw.gpu.utilization", 0.5), service_name="x"))
+    found = read_metrics_request(request(metric("hw.gpu.utilization", 0.5), service_name="x"))
     assert (found.machines, found.nameless) == ({}, 1)
 
 
@@ -93,7 +93,7 @@ def scraped(name: str, *values: float | None, **labels: str) -> OtlpMetric:
 
 def test_what_a_collector_scrapes_of_an_exporter_is_read_as_its_series() -> None:
     pod = {"exported_pod": "train-0", "exported_namespace": "team", "container": "exporter", "pod": "dcgm-exporter-x"}
-    found = read_request(
+    found = read_metrics_request(
         request(
             scraped("DCGM_FI_DEV_GPU_UTIL", 50.0, None, Hostname="node-1", **pod),
             scraped("DCGM_FI_DEV_FB_USED", 1024.0, Hostname="node-1", **pod),
@@ -125,7 +125,7 @@ def test_what_a_collector_scrapes_of_an_exporter_is_read_as_its_series() -> None
 def test_the_machine_of_what_a_collector_scrapes_is_the_target_s_and_not_its_own() -> None:
     def machine(instance: str, **attributes: str) -> str:
         told = request(scraped("DCGM_FI_DEV_GPU_UTIL", 50.0), service_instance_id=instance, **attributes)
-        return next(iter(read_request(told).machines)).name
+        return next(iter(read_metrics_request(told).machines)).name
 
     assert machine("gpu-1:9400", host_name="collector-0") == "gpu-1"
     assert machine("10.0.0.1:9400", host_name="collector-0", k8s_node_name="node-1") == "node-1"
@@ -137,7 +137,7 @@ def test_the_machine_of_what_a_collector_scrapes_is_the_target_s_and_not_its_own
 def test_plain_pods_of_what_a_collector_scrapes_are_believed_where_it_is_said() -> None:
     told = request(scraped("DCGM_FI_DEV_GPU_UTIL", 50.0, Hostname="node-1", pod="train-0", namespace="team"))
     for plain, names in ((False, set()), (True, {"train-0"})):
-        holders = read_request(told, plain_pods=plain).holders
+        holders = read_metrics_request(told, plain_pods=plain).holders
         assert {one.name for at in holders.values() for held in at.values() for one in held} == names
 
 
@@ -155,12 +155,12 @@ def test_a_part_may_be_named_by_a_number() -> None:
     told = [{"cpu.logical_number": number, "cpu.mode": "user"} for number in (0, 1)]
     points = [Point(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(told)]
     times = OtlpMetric("system.cpu.time", Kind.COUNTER, points, "s")
-    ((_, (sample,)),) = read_request(request(times, host_name="node-1")).machines.items()
+    ((_, (sample,)),) = read_metrics_request(request(times, host_name="node-1")).machines.items()
     assert {one.labels: one.value for one in sample.dims} == {("0", "user"): 100.0, ("1", "user"): 101.0}
 
 
 def test_parts_that_are_named_otherwise_are_not_taken_for_one() -> None:
     told = [{"cpu": f"cpu{number}", "state": "user"} for number in (0, 1)]  # as the Collector's hostmetrics has it
     points = [Point(100.0 + number, T0, 0, attributes) for number, attributes in enumerate(told)]
-    found = read_request(request(OtlpMetric("system.cpu.time", Kind.COUNTER, points, "s"), host_name="node-1"))
+    found = read_metrics_request(request(OtlpMetric("system.cpu.time", Kind.COUNTER, points, "s"), host_name="node-1"))
     assert (found.machines, dict(found.others), dict(found.drift), found.nameless) == ({}, {}, {}, 0)

@@ -5,12 +5,11 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.imported.rows import Rows
+from gpufleet.hub.imports.partial_rows import Rows
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.reading import DimValue, Provenance, Sample, Value
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 

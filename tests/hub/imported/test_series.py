@@ -7,11 +7,11 @@ import pytest
 
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.codecs.remote_write.records import WriteRequest
-from gpufleet.hub.imported.series import host_of, read_request
+from gpufleet.hub.imports.remote_write import host_of, read_request
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.machine import Machine
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.series import Series
+from gpufleet.model.reading import Provenance
+from gpufleet.model.stored.samples import Series
 from gpufleet.model.time import NANOS
 
 PAGES = Path(__file__).parents[2] / "data" / "exposition"

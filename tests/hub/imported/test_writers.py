@@ -11,16 +11,15 @@ import pytest
 
 from gpufleet.codecs.batch import decode
 from gpufleet.codecs.remote_write.encode import Point, encode_1
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.imported.writers import ROWS_KEPT_SECONDS, WRITERS_KEPT, Writer, Writers
-from gpufleet.hub.imported.writes import AT_ONCE, Writes
-from gpufleet.hub.imported.written import Written
+from gpufleet.hub.imports.receiver import AT_ONCE, Writes
+from gpufleet.hub.imports.request import Written
+from gpufleet.hub.imports.writers import ROWS_KEPT_SECONDS, WRITERS_KEPT, Writer, Writers
+from gpufleet.hub.receive.counters import Counters
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireLimitError
 from gpufleet.model.holding import Holder, HolderKind
 from gpufleet.model.machine import Machine
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from tests.fakes.clock import FakeClock

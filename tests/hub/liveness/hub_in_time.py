@@ -7,26 +7,25 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from gpufleet.codecs.batch import encode
-from gpufleet.hub.clusters import Clusters
-from gpufleet.hub.conflicts import Conflicts
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.coverage import Covering
-from gpufleet.hub.ingest import EpochConflictError, Ingest
-from gpufleet.hub.ledger import Ledger
-from gpufleet.hub.liveness.listening import Listening
-from gpufleet.hub.liveness.mark import Mark
+from gpufleet.hub.flush.quarantine import Quarantine
+from gpufleet.hub.flush.writer import Writer
 from gpufleet.hub.liveness.senders import Senders
-from gpufleet.hub.overview import Overview
-from gpufleet.hub.paging import Asked
-from gpufleet.hub.quarantine import Quarantine
-from gpufleet.hub.wal import Wal
-from gpufleet.hub.writer import Writer
-from gpufleet.model.answer import SenderRecord
-from gpufleet.model.batch import Batch, MachineReport
+from gpufleet.hub.liveness.uptime import Listening, Mark
+from gpufleet.hub.query.overview import Overview
+from gpufleet.hub.query.paging import Asked
+from gpufleet.hub.query.records import Covering
+from gpufleet.hub.receive.clusters import Clusters
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.ingest import EpochConflictError, Ingest
+from gpufleet.hub.receive.ledger import Ledger
+from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.receive.sequences import Conflicts
+from gpufleet.model.api.answer import SenderRecord
 from gpufleet.model.cluster import ClusterRecord
-from gpufleet.model.ledger import SenderState
 from gpufleet.model.machine import Machine
 from gpufleet.model.status import Heartbeat
+from gpufleet.model.stored.ledger import SenderState
+from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.wiring.hub import replay
 from tests.fakes.batches import gpu_sample, gpu_view

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.liveness.fastest import begun, followed, least, lowered
+from gpufleet.hub.liveness.senders import begun, followed, least, lowered
 
 STEPS = st.lists(st.tuples(st.booleans(), st.integers(-9, 9)), max_size=40)
 

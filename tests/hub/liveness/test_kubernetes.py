@@ -7,16 +7,15 @@ import pytest
 
 from gpufleet.codecs.batch import encode
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch, MachineReport
+from gpufleet.model.api.fleet import FleetAnswer
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
-from gpufleet.model.fleet import FleetAnswer
 from gpufleet.model.liveness import Expected, State
 from gpufleet.model.machine import Machine
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimValue, Sample
+from gpufleet.model.reading import DimValue, Provenance, Sample
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import to_datetime
+from gpufleet.model.wire.batch import Batch, MachineReport
 from tests.fakes.clock import FakeClock
 from tests.hub.liveness.hub_in_time import INTERVAL, HubInTime, Node
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from gpufleet.hub.liveness.judging import Instant, complete_up_to, judge_view
 from gpufleet.hub.liveness.limits import judge, limits_of
-from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.senders import SenderLife, Senders, Word
+from gpufleet.hub.liveness.states import Instant, complete_up_to, judge_view
+from gpufleet.hub.liveness.uptime import Listening
 from gpufleet.model.liveness import Liveness, State
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
-from gpufleet.model.wire import WireBatch
+from gpufleet.model.wire.batch import WireBatch
 from tests.fakes.clock import FakeClock
 from tests.hub.liveness.test_tally import CLUSTER
 

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.liveness.listening import Listening
-from gpufleet.hub.liveness.mark import Mark
-from gpufleet.hub.liveness.past import KEPT_SECONDS, SPANS_KEPT, Past
+from gpufleet.hub.liveness.uptime import KEPT_SECONDS, SPANS_KEPT, Listening, Mark, Past
 from tests.fakes.clock import FakeClock
 
 HOUR = 3600.0

@@ -7,18 +7,16 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.hub.liveness.clusters import in_order, roll_up
-from gpufleet.hub.liveness.judging import Instant, complete_up_to
-from gpufleet.hub.liveness.listening import STANDSTILL_SECONDS, Listening
-from gpufleet.hub.liveness.past import Past
 from gpufleet.hub.liveness.senders import Senders, Word, answered_at
-from gpufleet.hub.liveness.tally import NO_MACHINES, tally
-from gpufleet.model.answer import EpochConflict
-from gpufleet.model.ledger import Heard, MachineMark, MachinesHeard, SenderState
+from gpufleet.hub.liveness.states import Instant, complete_up_to
+from gpufleet.hub.liveness.tally import NO_MACHINES, in_order, roll_up, tally
+from gpufleet.hub.liveness.uptime import STANDSTILL_SECONDS, Listening, Past
+from gpufleet.model.api.answer import EpochConflict
 from gpufleet.model.liveness import Freshness, State
 from gpufleet.model.status import Heartbeat
+from gpufleet.model.stored.ledger import Heard, MachineMark, MachinesHeard, SenderState
 from gpufleet.model.time import NANOS, to_datetime
-from gpufleet.model.wire import WireBatch
+from gpufleet.model.wire.batch import WireBatch
 from tests.fakes.clock import FakeClock
 
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from gpufleet.hub.imported.written import Written
-from gpufleet.hub.pulled.cluster_page import ClusterPage
-from gpufleet.hub.pulled.kubernetes import KubernetesPage
-from gpufleet.hub.pulled.standing import Standings
+from gpufleet.hub.imports.federation import ClusterPage, KubernetesPage
+from gpufleet.hub.imports.request import Written
+from gpufleet.hub.imports.scrape_status import Standings
 from gpufleet.model.absence import Absent
 from gpufleet.model.errors import SpoolError
 from tests.fakes.clock import FakeClock

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from gpufleet.hub.pulled.files import MAX_FILES, TargetFiles
+from gpufleet.hub.imports.targets import MAX_FILES, TargetFiles
 
 
 def write(path: Path, *targets: str) -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gpufleet.codecs.target_files import TargetGroup
-from gpufleet.config.pull import DiscoveryConfig
-from gpufleet.hub.pulled.targets import MAX_TARGETS, Target, targets_of
+from gpufleet.config.scrape import DiscoveryConfig
+from gpufleet.hub.imports.targets import MAX_TARGETS, Target, targets_of
 
 
 def config(**more: Any) -> DiscoveryConfig:

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpufleet.hub.usage.stays import ALWAYS, APART_NS, Stay, doubtful, last_told, stays_of
+from gpufleet.fleet.usage.residence import ALWAYS, APART_NS, Stay, doubtful, last_told, stays_of
 from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.api.inventory import StoredSlot
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.inventory import StoredSlot
 from gpufleet.model.reading import Sample, Value
-from gpufleet.model.stored import StoredSample
+from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 

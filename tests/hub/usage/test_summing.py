@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpufleet.hub.usage.held import Holding, Segment, segments, stretches
-from gpufleet.hub.usage.summing import Known, rows
-from gpufleet.hub.usage.units import WHOLE, Part, Unit
+from gpufleet.fleet.usage.segments import Holding, Segment, segments, stretches
+from gpufleet.fleet.usage.totals import Known, rows
+from gpufleet.fleet.usage.units import WHOLE, Part, Unit
 from gpufleet.model.absence import Reason
 from gpufleet.model.allocation import Allocation, AllocationKind, AllocationSpec, Target
+from gpufleet.model.api.usage import Dimension, EnergySource, Price, UsageRow, Worked
 from gpufleet.model.time import NANOS, to_ns
-from gpufleet.model.usage import Dimension, EnergySource, Price, UsageRow, Worked
 
 T0 = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 START = to_ns(T0)

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gpufleet.hub.usage.units import WHOLE, Units
+from gpufleet.fleet.usage.units import WHOLE, Units
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import Sample, Value
-from gpufleet.model.stored import StoredSample
+from gpufleet.model.stored.samples import StoredSample
 from gpufleet.model.view import Side, View, ViewKind
 
 A, B = "GPU-0000000a-0000-4000-8000-000000000000", "GPU-0000000b-0000-4000-8000-000000000000"

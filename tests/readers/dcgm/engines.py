@@ -7,11 +7,11 @@ from pathlib import Path
 
 from gpufleet.channels.stream.dialers import UnixDialer
 from gpufleet.model.view import Side
-from gpufleet.ports import Clock
+from gpufleet.ports.clock import Clock
 from gpufleet.readers.dcgm.reader import DcgmReader
+from gpufleet.runtime import SystemClock
 from gpufleet.simulate.dcgm.engine import SimulatedEngine
 from gpufleet.simulate.dcgm.state import EngineState
-from gpufleet.wiring.clock import SystemClock
 
 
 @contextlib.asynccontextmanager

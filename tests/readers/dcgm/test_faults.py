@@ -8,8 +8,7 @@ import pytest
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.errors import ReaderError
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round, Sample
 from gpufleet.simulate.dcgm.state import EngineState, Fault
 from tests.readers.dcgm.engines import reading
 

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ReaderError
-from gpufleet.model.round import Round
+from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
+from gpufleet.model.reading import Round
 from gpufleet.readers.dcgm.reader import DcgmReader
+from gpufleet.runtime import SystemClock
 from gpufleet.simulate.dcgm.answers import Answers, Connection
 from gpufleet.simulate.dcgm.state import COMPUTE_INSTANCE, GPU, EngineState
-from gpufleet.wiring.clock import SystemClock
 from tests.readers.dcgm.test_faults import assert_true
 
 MAGIC, COMMAND, HEADER = 0xADBCBCAD, 0x300, 20

@@ -10,10 +10,9 @@ from gpufleet.codecs.dcgm_wire.replies import Instance
 from gpufleet.codecs.dcgm_wire.values import COMPUTE_INSTANCE, GPU, GPU_INSTANCE, Entity
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import Side, ViewKind
-from gpufleet.readers.dcgm.parts import entities_of, parts_of
+from gpufleet.readers.dcgm.session import entities_of, parts_of
 from gpufleet.simulate.dcgm.state import EngineState
 from tests.readers.dcgm.engines import reading
 from tests.readers.dcgm.test_faults import values_of

@@ -8,8 +8,7 @@ from gpufleet.codecs.dcgm_wire.commands import READ_ONLY
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.errors import ReaderError
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import Side, ViewKind
 from gpufleet.readers.dcgm.mapping import activity
 from gpufleet.readers.dcgm.mapping.device import ROWS

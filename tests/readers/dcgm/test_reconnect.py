@@ -4,9 +4,8 @@ import pytest
 
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ReaderError
-from gpufleet.ports import Stream
+from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
+from gpufleet.ports.channel import Stream
 from gpufleet.readers.dcgm.reader import DcgmReader
 
 

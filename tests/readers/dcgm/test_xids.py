@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.event import Event
-from gpufleet.model.event_kinds import EventKind
+from gpufleet.model.event import Event, EventKind
 from gpufleet.simulate.dcgm.state import COMPUTE_INSTANCE, GPU, EngineState
 from tests.readers.dcgm.engines import reading
 from tests.readers.dcgm.test_faults import values_of

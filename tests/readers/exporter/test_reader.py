@@ -14,17 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpufleet.channels.stream.address import dialer_of
+from gpufleet.channels.stream.dialers import dialer_of
 from gpufleet.codecs.prometheus_text.parser import TextParser
 from gpufleet.dialects.dcgm_exporter import DCGM_EXPORTER
 from gpufleet.dialects.dialect import Dialect
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ReaderError
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample, Value
-from gpufleet.model.round import Round
+from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
+from gpufleet.model.reading import Provenance, Round, Sample, Value
 from gpufleet.model.view import Side
 from gpufleet.readers.exporter.fetch import MAX_PAGE_BYTES, Answer, StreamPages, UrlPages
 from gpufleet.readers.exporter.mapping import samples_of

@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from gpufleet.hub.pressure import Pressure
+from gpufleet.hub.receive.limits import Pressure
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ReaderError
+from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
 from gpufleet.readers.exporter.fetch import UrlPages
 from gpufleet.readers.exporter.reader import BESIDE_BYTES, ExporterReader
 from tests.fakes.clock import FakeClock

@@ -5,9 +5,8 @@ from pathlib import Path
 from gpufleet.channels.local import LocalFiles
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue.metric import Lane
-from gpufleet.model.reading import Sample, Value
-from gpufleet.model.round import Round
-from gpufleet.ports import Fetched, FetchPlan, Files
+from gpufleet.model.reading import Round, Sample, Value
+from gpufleet.ports.channel import Fetched, FetchPlan, Files
 from gpufleet.readers.host import HostReader
 from tests.support.trees import plant
 

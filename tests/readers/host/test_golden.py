@@ -9,8 +9,7 @@ from gpufleet.channels.local import LocalFiles
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.catalogue.metric import Lane, ValueType
-from gpufleet.model.reading import Value
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round, Value
 from gpufleet.readers.host import HostReader
 from tests.readers.host.machines import MACHINES, FixedClock, build
 

@@ -8,31 +8,19 @@ from hypothesis import strategies as st
 
 from gpufleet.model.catalogue.host import INTERFACE_CLASSES
 from gpufleet.model.errors import WireError
-from gpufleet.readers.host.parse import (
-    disk,
-    filesystems,
-    identity,
-    infiniband,
-    memory,
-    network,
-    pci,
-    processor,
-    services,
-    text,
-    virtualization,
-)
-from gpufleet.readers.host.parse.processor import ProcessorTimes
+from gpufleet.readers.host.parse import identity, kernel, network, pci, services, storage, text
+from gpufleet.readers.host.parse.kernel import ProcessorTimes
 
 PARSERS: tuple[Callable[[bytes, str], object], ...] = (
-    processor.parse_stat,
-    processor.parse_loadavg,
-    memory.parse_meminfo,
-    memory.parse_pressure,
-    filesystems.parse_mountinfo,
+    kernel.parse_stat,
+    kernel.parse_loadavg,
+    kernel.parse_meminfo,
+    kernel.parse_pressure,
+    storage.parse_mountinfo,
     network.parse_speed,
-    infiniband.parse_port_state,
-    infiniband.parse_rate,
-    infiniband.parse_octets,
+    network.parse_port_state,
+    network.parse_rate,
+    network.parse_octets,
     pci.is_display,
     services.parse_process_stat,
     identity.parse_system_uuid,
@@ -115,67 +103,67 @@ def times(**cores: tuple[int, ...]) -> ProcessorTimes:
 class TestUtilization:
     def test_share_of_time_not_idle(self) -> None:
         before, now = times(c0=(10, 0, 10, 100, 20, 0, 0, 0)), times(c0=(20, 0, 15, 170, 30, 1, 2, 2))
-        assert processor.utilization(before, now) == 20 / 100
+        assert kernel.utilization(before, now) == 20 / 100
 
     def test_no_time_passed(self) -> None:
         same = times(c0=(1, 2, 3, 4, 5, 6, 7, 8))
-        assert processor.utilization(same, same) is None
+        assert kernel.utilization(same, same) is None
 
     def test_iowait_going_back_counts_as_not_moved(self) -> None:
         before, now = times(c0=(0, 0, 0, 100, 50, 0, 0, 0)), times(c0=(30, 0, 0, 200, 40, 0, 0, 0))
-        assert processor.utilization(before, now) == 30 / 130
+        assert kernel.utilization(before, now) == 30 / 130
 
     def test_a_core_that_began_again_is_left_out(self) -> None:
         before = times(c0=(0, 0, 0, 100), c1=(500, 0, 0, 500))
         now = times(c0=(50, 0, 0, 150), c1=(5, 0, 0, 5), c2=(9, 9, 9, 9))
-        assert processor.utilization(before, now) == 0.5
+        assert kernel.utilization(before, now) == 0.5
 
     def test_every_core_began_again(self) -> None:
-        assert processor.utilization(times(c0=(9, 9, 9, 9)), times(c0=(1, 1, 1, 1))) is None
+        assert kernel.utilization(times(c0=(9, 9, 9, 9)), times(c0=(1, 1, 1, 1))) is None
 
     @given(*[st.dictionaries(st.sampled_from("0123"), st.tuples(*[st.integers(0, 10**9)] * 8))] * 2)
     def test_is_a_ratio_whatever_comes(
         self, before: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ...]]
     ) -> None:
-        share = processor.utilization(ProcessorTimes(before, None), ProcessorTimes(now, None))
+        share = kernel.utilization(ProcessorTimes(before, None), ProcessorTimes(now, None))
         assert share is None or 0 <= share <= 1
 
     def test_old_kernels_have_fewer_columns(self) -> None:
-        assert processor.parse_stat(b"cpu0 1 2 3 4\n", "f").cores == {"0": (1, 2, 3, 4)}
+        assert kernel.parse_stat(b"cpu0 1 2 3 4\n", "f").cores == {"0": (1, 2, 3, 4)}
 
     def test_guest_time_is_not_counted_twice(self) -> None:
-        assert len(processor.parse_stat(b"cpu0 100 0 0 0 0 0 0 0 90 5\n", "f").cores["0"]) == len(processor.MODES)
+        assert len(kernel.parse_stat(b"cpu0 100 0 0 0 0 0 0 0 90 5\n", "f").cores["0"]) == len(kernel.MODES)
 
     def test_arm_names_its_processor_by_numbers(self) -> None:
-        fields = processor.parse_cpuinfo(b"processor : 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n")
-        assert processor.cpu_model(fields, "f") == "ARM implementer 0x41 part 0xd4f"
+        fields = kernel.parse_cpuinfo(b"processor : 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n")
+        assert kernel.cpu_model(fields, "f") == "ARM implementer 0x41 part 0xd4f"
 
 
 class TestMounts:
     def test_octal_escapes(self) -> None:
-        (mount,) = filesystems.parse_mountinfo(rb"1 2 8:1 / /a\040b\134c\011d rw - ext4 /dev/x\040y rw", "f")
+        (mount,) = storage.parse_mountinfo(rb"1 2 8:1 / /a\040b\134c\011d rw - ext4 /dev/x\040y rw", "f")
         assert (mount.point, mount.source) == ("/a b\\c\td", "/dev/x y")
 
     def test_the_last_mount_on_a_point_hides_the_others(self) -> None:
         rows = b"1 2 8:1 / /a rw - ext4 /dev/a rw\n2 2 8:2 / /a rw - xfs /dev/b rw\n"
-        assert [m.fstype for m in filesystems.choose_filesystems(filesystems.parse_mountinfo(rows, "f"))] == ["xfs"]
+        assert [m.fstype for m in storage.choose_filesystems(storage.parse_mountinfo(rows, "f"))] == ["xfs"]
 
     def test_a_bind_mount_gives_way_to_the_whole(self) -> None:
         rows = b"1 2 8:1 /sub /a rw - ext4 /dev/a rw\n2 2 8:1 / /longer/point rw - ext4 /dev/a rw\n"
-        chosen = filesystems.choose_filesystems(filesystems.parse_mountinfo(rows, "f"))
+        chosen = storage.choose_filesystems(storage.parse_mountinfo(rows, "f"))
         assert [m.point for m in chosen] == ["/longer/point"]
 
     def test_a_read_only_superblock_is_read_only(self) -> None:
-        (mount,) = filesystems.parse_mountinfo(b"1 2 8:1 / /a rw - ext4 /dev/a ro,errors=remount-ro", "f")
+        (mount,) = storage.parse_mountinfo(b"1 2 8:1 / /a rw - ext4 /dev/a ro,errors=remount-ro", "f")
         assert mount.read_only
 
     def test_a_read_only_view_of_a_filesystem_is_none_of_its_own(self) -> None:
-        (mount,) = filesystems.parse_mountinfo(b"1 2 8:1 / / ro,relatime - ext4 /dev/a rw", "f")
+        (mount,) = storage.parse_mountinfo(b"1 2 8:1 / / ro,relatime - ext4 /dev/a rw", "f")
         assert not mount.read_only
 
     def test_automounts_are_not_touched(self) -> None:
         rows = b"1 2 0:50 / /net rw - autofs systemd-1 rw\n"
-        assert filesystems.choose_filesystems(filesystems.parse_mountinfo(rows, "f")) == ()
+        assert storage.choose_filesystems(storage.parse_mountinfo(rows, "f")) == ()
 
 
 class TestNetwork:
@@ -245,21 +233,21 @@ class TestInfiniband:
         ],
     )
     def test_rate(self, content: bytes, expected: int) -> None:
-        assert infiniband.parse_rate(content, "f") == expected
+        assert network.parse_rate(content, "f") == expected
 
     def test_octets_are_counted_in_fours(self) -> None:
-        assert infiniband.parse_octets(b"5\n", "f") == 20
+        assert network.parse_octets(b"5\n", "f") == 20
         with pytest.raises(WireError):
-            infiniband.parse_octets(str(2**62).encode(), "f")
+            network.parse_octets(str(2**62).encode(), "f")
 
     def test_ports_of_one_function_find_their_own_interface(self) -> None:
-        assert infiniband.port_interface("2", {"eth2": "0", "eth3": "1"}, "wrong") == "eth3"
+        assert network.port_interface("2", {"eth2": "0", "eth3": "1"}, "wrong") == "eth3"
 
     def test_a_bond_is_found_by_the_address(self) -> None:
-        assert infiniband.port_interface("1", {"eth2": "0", "eth3": "0"}, "bond0\n") == "bond0"
+        assert network.port_interface("1", {"eth2": "0", "eth3": "0"}, "bond0\n") == "bond0"
 
     def test_nothing_tells(self) -> None:
-        assert infiniband.port_interface("1", {}, "") == ""
+        assert network.port_interface("1", {}, "") == ""
 
 
 class TestIdentity:
@@ -331,48 +319,48 @@ class TestVirtualization:
     @pytest.mark.parametrize(
         ("evidence", "expected"),
         [
-            (virtualization.MachineEvidence(flags=frozenset({"vmx"}), vendor="Amazon EC2"), "none"),
-            (virtualization.MachineEvidence(flags=frozenset({"hypervisor"}), vendor="Amazon EC2"), "amazon"),
-            (virtualization.MachineEvidence(flags=frozenset({"hypervisor"}), vendor="QEMU"), "qemu"),
+            (identity.MachineEvidence(flags=frozenset({"vmx"}), vendor="Amazon EC2"), "none"),
+            (identity.MachineEvidence(flags=frozenset({"hypervisor"}), vendor="Amazon EC2"), "amazon"),
+            (identity.MachineEvidence(flags=frozenset({"hypervisor"}), vendor="QEMU"), "qemu"),
             (
-                virtualization.MachineEvidence(
+                identity.MachineEvidence(
                     flags=frozenset({"hypervisor"}), vendor="QEMU", clocks=frozenset({"kvm-clock"})
                 ),
                 "kvm",
             ),
-            (virtualization.MachineEvidence(flags=frozenset({"hypervisor"})), "other"),
-            (virtualization.MachineEvidence(flags=None, vendor="QEMU"), "qemu"),
-            (virtualization.MachineEvidence(flags=None, vendor="Amazon EC2"), None),
-            (virtualization.MachineEvidence(flags=None, vendor="NVIDIA"), None),
-            (virtualization.MachineEvidence(flags=frozenset({"hypervisor"}), hypervisor="xen"), "xen"),
+            (identity.MachineEvidence(flags=frozenset({"hypervisor"})), "other"),
+            (identity.MachineEvidence(flags=None, vendor="QEMU"), "qemu"),
+            (identity.MachineEvidence(flags=None, vendor="Amazon EC2"), None),
+            (identity.MachineEvidence(flags=None, vendor="NVIDIA"), None),
+            (identity.MachineEvidence(flags=frozenset({"hypervisor"}), hypervisor="xen"), "xen"),
         ],
     )
-    def test_machines(self, evidence: virtualization.MachineEvidence, expected: str | None) -> None:
-        assert virtualization.judge_virtualization(evidence) == expected
+    def test_machines(self, evidence: identity.MachineEvidence, expected: str | None) -> None:
+        assert identity.judge_virtualization(evidence) == expected
 
     @pytest.mark.parametrize(
         ("evidence", "expected"),
         [
-            (virtualization.ContainerEvidence(systemd="lxc"), "lxc"),
-            (virtualization.ContainerEvidence(has_dockerenv=True, sees_kernel=True, root_fstype="ext4"), "none"),
-            (virtualization.ContainerEvidence(has_dockerenv=True, sees_kernel=True, root_fstype="overlay"), "docker"),
-            (virtualization.ContainerEvidence(mount_roots=("/var/lib/kubelet/pods/u/etc-hosts",)), "kubernetes"),
-            (virtualization.ContainerEvidence(cgroups="0::/kubepods.slice/cri-containerd-1.scope"), "kubernetes"),
-            (virtualization.ContainerEvidence(sees_kernel=True, root_fstype="xfs", cgroups="0::/docker/x"), "none"),
-            (virtualization.ContainerEvidence(root_fstype="overlay"), "other"),
-            (virtualization.ContainerEvidence(root_fstype="overlay", sees_kernel=True), "none"),
-            (virtualization.ContainerEvidence(root_fstype="ext4", is_hiding=True), None),
-            (virtualization.ContainerEvidence(root_fstype="ext4", sees_kernel=True), "none"),
+            (identity.ContainerEvidence(systemd="lxc"), "lxc"),
+            (identity.ContainerEvidence(has_dockerenv=True, sees_kernel=True, root_fstype="ext4"), "none"),
+            (identity.ContainerEvidence(has_dockerenv=True, sees_kernel=True, root_fstype="overlay"), "docker"),
+            (identity.ContainerEvidence(mount_roots=("/var/lib/kubelet/pods/u/etc-hosts",)), "kubernetes"),
+            (identity.ContainerEvidence(cgroups="0::/kubepods.slice/cri-containerd-1.scope"), "kubernetes"),
+            (identity.ContainerEvidence(sees_kernel=True, root_fstype="xfs", cgroups="0::/docker/x"), "none"),
+            (identity.ContainerEvidence(root_fstype="overlay"), "other"),
+            (identity.ContainerEvidence(root_fstype="overlay", sees_kernel=True), "none"),
+            (identity.ContainerEvidence(root_fstype="ext4", is_hiding=True), None),
+            (identity.ContainerEvidence(root_fstype="ext4", sees_kernel=True), "none"),
         ],
     )
-    def test_containers(self, evidence: virtualization.ContainerEvidence, expected: str | None) -> None:
-        assert virtualization.judge_container(evidence) == expected
+    def test_containers(self, evidence: identity.ContainerEvidence, expected: str | None) -> None:
+        assert identity.judge_container(evidence) == expected
 
     def test_only_one_variable_of_the_environment_is_taken(self) -> None:
-        assert virtualization.parse_container_variable(b"TOKEN=x\0container=podman\0A=b") == "podman"
-        assert virtualization.parse_container_variable(b"mycontainer=x\0") == ""
+        assert identity.parse_container_variable(b"TOKEN=x\0container=podman\0A=b") == "podman"
+        assert identity.parse_container_variable(b"mycontainer=x\0") == ""
 
 
 def test_a_partition_leads_to_its_disk() -> None:
-    part = disk.BlockDevice(name="sda3", link="../../devices/x/block/sda/sda3", is_partition=True, parts=())
-    assert disk.below(part) == ("sda",)
+    part = storage.BlockDevice(name="sda3", link="../../devices/x/block/sda/sda3", is_partition=True, parts=())
+    assert storage.below(part) == ("sda",)

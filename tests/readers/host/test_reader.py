@@ -14,9 +14,8 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ChannelError, ReaderError
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
-from gpufleet.ports import Fetched, FetchPlan
+from gpufleet.model.reading import Round, Sample
+from gpufleet.ports.channel import Fetched, FetchPlan
 from gpufleet.readers.host import HostReader
 from gpufleet.readers.host.fetch import fetch_lane
 from gpufleet.readers.host.parse.text import decode

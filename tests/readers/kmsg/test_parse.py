@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpufleet.model.event_kinds import EventKind
+from gpufleet.model.event import EventKind
 from gpufleet.readers.kmsg.parse import MAX_TEXT, Named, Record, Sayings, Told, parse_line
 
 # The shapes are those of NVIDIA's public documentation and its open kernel modules' format strings.

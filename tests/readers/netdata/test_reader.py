@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
 from gpufleet.model.errors import ReaderError, WireError
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import Provenance, Sample
 from gpufleet.readers.netdata.mapping import GO_D, HOST, MAX_GPUS, PYTHON_D, STALE_SECONDS
 from gpufleet.readers.netdata.parse import MAX_CHARTS, parse
 from gpufleet.readers.netdata.reader import NetdataReader, round_of

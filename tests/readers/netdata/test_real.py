@@ -10,9 +10,9 @@ import pytest
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round
 from gpufleet.readers.netdata.reader import NetdataReader
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.runtime import SystemClock
 from tests.support.netdata import netdata
 from tests.support.waiting import wait_until_async
 

@@ -7,8 +7,7 @@ import pytest
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round, Sample
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi
 from tests.readers.nvidia_smi.conftest import make_reader

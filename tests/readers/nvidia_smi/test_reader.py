@@ -6,8 +6,7 @@ import pytest
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import ViewKind
 from gpufleet.readers.nvidia_smi import NvidiaSmiReader
 from tests.fakes.nvidia_smi.standin import FakeNvidiaSmi, help_of, scenario_of_capture, xml

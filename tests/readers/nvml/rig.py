@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from gpufleet.model.absence import Absent
-from gpufleet.model.reading import DimValue, Sample, Value
-from gpufleet.ports import Round
+from gpufleet.model.reading import DimValue, Round, Sample, Value
 from gpufleet.readers.nvml.reader import NvmlReader
 from gpufleet.readers.nvml.watch import Limits
 

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpufleet.readers.nvml.alarm import Alarm
-from gpufleet.readers.nvml.crew import Crew, Job
-from gpufleet.readers.nvml.outlet import Outlet
+from gpufleet.readers.nvml.pool import Alarm, Crew, Job, Outlet
 from gpufleet.readers.nvml.protocol import BusyRecord, Frames, Record
 
 NEVER, AT_ONCE, DEADLINE = 600.0, 0.001, 30.0

@@ -10,7 +10,7 @@ from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.event import Event
-from gpufleet.readers.nvml.listen import Listener
+from gpufleet.readers.nvml.listeners import Listener
 from gpufleet.readers.nvml.reader import NvmlReader
 from tests.fakes.nvml.driver import FakeNvml
 from tests.readers.nvml.rig import HASTY, Start, device

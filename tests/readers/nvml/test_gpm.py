@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.reading import Value
-from gpufleet.ports import Round
+from gpufleet.model.reading import Round, Value
 from gpufleet.readers.nvml.calls.gpm import LEAST_NS
 from gpufleet.readers.nvml.reader import NvmlReader
 from gpufleet.readers.nvml.watch import Limits

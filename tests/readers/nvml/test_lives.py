@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.readers.nvml import lives
-from gpufleet.readers.nvml.lives import Lives, start_time, stat_of
+from gpufleet.readers.nvml import processes
+from gpufleet.readers.nvml.processes import Lives, start_time, stat_of
 
 ROOT = Path("/")
 
@@ -30,7 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(pid)
         return stat_of(root, pid)
 
-    monkeypatch.setattr(lives, "stat_of", look)
+    monkeypatch.setattr(processes, "stat_of", look)
     return found
 
 
@@ -72,7 +72,7 @@ def test_whoever_gets_the_number_of_one_that_ended_is_another(
     process.wait()
     own, descriptor_of = os.getpid(), os.pidfd_open
     monkeypatch.setattr(os, "pidfd_open", lambda _: descriptor_of(own))
-    monkeypatch.setattr(lives, "stat_of", lambda *_: stat_of(ROOT, own))
+    monkeypatch.setattr(processes, "stat_of", lambda *_: stat_of(ROOT, own))
     known.begin()
     assert known.start_time(process.pid) == kernels_word(own) is not None
 
@@ -86,7 +86,7 @@ def test_one_that_ended_while_it_was_read_about_is_asked_about_again(
         process.wait()
         return said
 
-    monkeypatch.setattr(lives, "stat_of", look)
+    monkeypatch.setattr(processes, "stat_of", look)
     known.start_time(process.pid)
     monkeypatch.undo()
     known.begin()
@@ -109,7 +109,7 @@ def test_nothing_is_held_of_what_nobody_asks_about(process: subprocess.Popen[byt
 def test_no_more_is_held_than_allowed(
     process: subprocess.Popen[bytes], asked: list[int], known: Lives, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lives, "MOST_KEPT", 1)
+    monkeypatch.setattr(processes, "MOST_KEPT", 1)
     own = os.getpid()
     for _ in range(2):
         known.begin()

@@ -7,9 +7,8 @@ import pytest
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane, Subject
-from gpufleet.model.reading import Value
+from gpufleet.model.reading import Round, Value
 from gpufleet.model.view import Side, ViewKind
-from gpufleet.ports import Round
 from gpufleet.readers.nvml.mapping.mig import profile_in
 from gpufleet.readers.nvml.processes import SHARES
 from tests.fakes.nvml.driver import FakeNvml

@@ -7,8 +7,7 @@ import pytest
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.reading import Value
-from gpufleet.ports import Round
+from gpufleet.model.reading import Round, Value
 from gpufleet.readers.nvml.parse import CODE_NAMES, REASONS
 from gpufleet.readers.nvml.reader import NvmlReader
 from tests.fakes.nvml.driver import FakeNvml

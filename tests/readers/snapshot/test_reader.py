@@ -8,13 +8,12 @@ import pytest
 from gpufleet.codecs.snapshot_json import encode_snapshot
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ChannelTimeoutError, ReaderError
+from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError, ReaderError
 from gpufleet.model.reading import Sample
 from gpufleet.model.snapshot import ReaderReport, Snapshot
 from gpufleet.model.status import ReaderState
 from gpufleet.model.view import Side, ViewKind
-from gpufleet.ports import ExecResult
+from gpufleet.ports.channel import ExecResult
 from gpufleet.readers.snapshot import SnapshotReader
 from tests.fakes.clock import FakeClock
 from tests.support.snapshots import example_snapshot

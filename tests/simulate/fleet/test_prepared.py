@@ -3,7 +3,7 @@
 import pytest
 
 from gpufleet.codecs.batch import decode, encode_wire
-from gpufleet.hub.normalise import normalise
+from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.faults import parse_faults

@@ -8,8 +8,8 @@ from typing import Self
 import pytest
 
 from gpufleet.codecs.batch import decode
+from gpufleet.delivery.post import Answer
 from gpufleet.model.time import NANOS
-from gpufleet.sending.post import Answer
 from gpufleet.simulate.fleet.agents import Timing
 from gpufleet.simulate.fleet.fleet import Fleet, FleetSpec
 from gpufleet.simulate.fleet.posting import ALONE, BUNDLED, IN_ORDER, Manner

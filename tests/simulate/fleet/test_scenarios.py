@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from gpufleet.hub.ingest import EpochConflictError
-from gpufleet.hub.paging import Asked
+from gpufleet.hub.query.paging import Asked
+from gpufleet.hub.receive.ingest import EpochConflictError
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.answer import SenderRecord
+from gpufleet.model.api.answer import SenderRecord
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.cluster import ClusterRecord
 from gpufleet.model.liveness import Freshness, State
-from gpufleet.model.stored import EventQuestion, EventSpan
+from gpufleet.model.stored.samples import EventQuestion, EventSpan
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.agents import Agent, Timing, agents_of
 from gpufleet.simulate.fleet.faults import parse_faults

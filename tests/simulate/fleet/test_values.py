@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import decode
-from gpufleet.hub.normalise import normalise
+from gpufleet.hub.flush.normalise import normalise
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE, Lane, MetricKind
 from gpufleet.model.time import NANOS

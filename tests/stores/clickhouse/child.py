@@ -14,21 +14,21 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, CORE_METRICS, Lane
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Sample, Value
-from gpufleet.model.retention import LONGEST_DAYS, Retention
-from gpufleet.model.stored import Accepted
+from gpufleet.model.stored.retention import LONGEST_DAYS, Retention
+from gpufleet.model.stored.samples import Accepted
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.arrow import arrow_table
-from gpufleet.stores.clickhouse.client import Handles, connector
-from gpufleet.stores.clickhouse.ddl import render_create
-from gpufleet.stores.clickhouse.dsn import parse_dsn
-from gpufleet.stores.clickhouse.migrate import migrate
+from gpufleet.stores.clickhouse.connection.client import Handles, connector
+from gpufleet.stores.clickhouse.connection.dsn import parse_dsn
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, every_table
-from gpufleet.stores.clickhouse.rows import build
-from gpufleet.stores.clickhouse.schema import LATEST, MIGRATIONS, tables
-from gpufleet.stores.clickhouse.sets import Known
-from gpufleet.stores.clickhouse.wide_latest import ASIDE, columns_of, render_fill, set_aside
+from gpufleet.stores.clickhouse.schema.arrow import arrow_table
+from gpufleet.stores.clickhouse.schema.migrate import migrate
+from gpufleet.stores.clickhouse.schema.sets import Known
+from gpufleet.stores.clickhouse.schema.statements import render_create
+from gpufleet.stores.clickhouse.schema.tables import LATEST, MIGRATIONS, tables
+from gpufleet.stores.clickhouse.schema.wide_latest import ASIDE, columns_of, render_fill, set_aside
+from gpufleet.stores.clickhouse.store import build
 from tests.support.accepted import accept
 
 VERSION_1 = Path(__file__).parent / "golden" / "version1.sql"

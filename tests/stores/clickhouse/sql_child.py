@@ -7,8 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
+from gpufleet.model.api.sql import SqlLimits
 from gpufleet.model.errors import SqlError
-from gpufleet.model.sql import SqlLimits
 from gpufleet.stores.clickhouse import ClickHouseStore
 
 LIMITS = SqlLimits(seconds=1.0, memory_bytes=100_000_000, rows=1_000, result_bytes=1_000_000)

@@ -11,12 +11,12 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.reading import Sample
-from gpufleet.model.stored import Accepted, KnownGpus
+from gpufleet.model.stored.samples import Accepted, KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.model.wire import MachinePart
+from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.fleet import fetch_counts
+from gpufleet.stores.clickhouse.machines.standings import fetch_counts
 from tests.support.accepted import accept
 
 T0 = 1_700_000_000 * NANOS

@@ -5,9 +5,9 @@ from gpufleet.model.catalogue import Lane
 from gpufleet.model.declared import DeclaredGpus, DeclaredResource
 from gpufleet.model.machine import PciFunction
 from gpufleet.model.reading import DimValue, Sample, Value
-from gpufleet.model.stored import Accepted
+from gpufleet.model.stored.samples import Accepted
 from gpufleet.model.time import NANOS, to_datetime
-from gpufleet.model.wire import MachinePart
+from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.support.accepted import accept
 

@@ -4,7 +4,7 @@ import pytest
 
 from gpufleet.model.errors import SqlError
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.client import translated
+from gpufleet.stores.clickhouse.connection.client import translated
 
 FAILS = "SELECT toString(number) AS a, throwIf(number = 300000) AS b FROM numbers(1000000)"
 """It has written rows of two columns before it fails."""

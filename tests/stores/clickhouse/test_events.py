@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from gpufleet.model.event import Event
-from gpufleet.model.stored import EventQuestion, EventSpan
+from gpufleet.model.stored.samples import EventQuestion, EventSpan
 from gpufleet.model.time import NANOS
-from gpufleet.model.wire import MachinePart
+from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.support.accepted import accept
 from tests.support.passes import gpu

@@ -6,21 +6,21 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from gpufleet.hub.lists import Lists
-from gpufleet.hub.liveness.judging import Instant
-from gpufleet.hub.liveness.listening import Listening
 from gpufleet.hub.liveness.senders import Senders
-from gpufleet.hub.paging import Asked
+from gpufleet.hub.liveness.states import Instant
+from gpufleet.hub.liveness.uptime import Listening
+from gpufleet.hub.query.fleet import Lists
+from gpufleet.hub.query.paging import Asked
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.aggregate import AGGREGATED, aggregate
 from gpufleet.model.catalogue import CATALOGUE, Lane, ValueType
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.reading import Reading, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
-from gpufleet.model.stored import KnownGpus
+from gpufleet.model.stored.samples import KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.model.wire import MachinePart
+from gpufleet.model.wire.batch import MachinePart
 from gpufleet.registry.sql import SqlRegistry
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.fakes.clock import FakeClock

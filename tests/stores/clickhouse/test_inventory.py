@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpufleet.model.absence import Absent
+from gpufleet.model.api.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.inventory import ChangeKind, ChangeQuestion, GpuPool, StoredChange
 from gpufleet.model.reading import Sample, Value
-from gpufleet.model.stored import Accepted
+from gpufleet.model.stored.samples import Accepted
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore

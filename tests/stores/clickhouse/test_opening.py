@@ -8,8 +8,8 @@ import pytest
 
 from gpufleet.model.errors import StoreError
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.dsn import parse_dsn
-from gpufleet.stores.clickhouse.schema import Engine
+from gpufleet.stores.clickhouse.connection.dsn import parse_dsn
+from gpufleet.stores.clickhouse.schema.tables import Engine
 
 
 def test_a_folder() -> None:

@@ -3,11 +3,11 @@
 import msgspec
 import pytest
 
-from gpufleet.model.stored import Accepted
+from gpufleet.model.stored.samples import Accepted
 from gpufleet.model.view import Side, View, ViewKind, ViewList
-from gpufleet.model.wire import SampleBlock
-from gpufleet.stores.clickhouse.parts import PartRows
-from gpufleet.stores.clickhouse.sets import Known
+from gpufleet.model.wire.batch import SampleBlock
+from gpufleet.stores.clickhouse.machines.rows import PartRows
+from gpufleet.stores.clickhouse.schema.sets import Known
 from tests.hub.test_normalise import NOW, batch_of
 
 

@@ -4,13 +4,13 @@ import msgspec
 
 from gpufleet.codecs.batch import to_wire
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.process import PROCESS_READINGS, Process
 from gpufleet.model.reading import Sample
-from gpufleet.model.stored import Accepted, ProcessQuestion, StoredProcesses
+from gpufleet.model.stored.samples import Accepted, ProcessQuestion, StoredProcesses
 from gpufleet.model.time import NANOS
+from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.support.passes import gpu
 

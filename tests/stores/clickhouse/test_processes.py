@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.schema import LATEST, SCHEMA_VERSION
+from gpufleet.stores.clickhouse.schema.tables import LATEST, SCHEMA_VERSION
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
 CHILD = Path(__file__).with_name("child.py")

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import decode, encode
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import CATALOGUE, Lane, Metric, MetricKind, Storage, ValueType
 from gpufleet.model.machine import Machine
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimValue, Sample, Value
-from gpufleet.model.stored import Accepted
+from gpufleet.model.reading import DimValue, Provenance, Sample, Value
+from gpufleet.model.stored.samples import Accepted
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.stores.clickhouse import ClickHouseStore
 
 pytestmark = pytest.mark.costly

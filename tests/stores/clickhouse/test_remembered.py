@@ -1,6 +1,6 @@
 """What is remembered of a machine is what the tables have, whoever asks and writes at once."""
 
-from gpufleet.stores.clickhouse.remembered import Remembered
+from gpufleet.stores.clickhouse.samples.cache import Remembered
 
 ONE, OTHER = ("c", "one"), ("c", "other")
 

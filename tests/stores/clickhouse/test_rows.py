@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from gpufleet.hub.packing import pack
+from gpufleet.hub.receive.decoded import pack
 from gpufleet.model.errors import UnstorableError
-from gpufleet.model.stored import Accepted
-from gpufleet.model.wire import Cell, WireBatch
-from gpufleet.stores.clickhouse.arrow import arrow_table
-from gpufleet.stores.clickhouse.rows import build
-from gpufleet.stores.clickhouse.schema import tables
-from gpufleet.stores.clickhouse.sets import Known
+from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.wire.batch import Cell, WireBatch
+from gpufleet.stores.clickhouse.schema.arrow import arrow_table
+from gpufleet.stores.clickhouse.schema.sets import Known
+from gpufleet.stores.clickhouse.schema.tables import tables
+from gpufleet.stores.clickhouse.store import build
 from tests.hub.test_normalise import NOW, batch_of
 
 TABLES = {table.name: table for table in tables()}

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from gpufleet.model.catalogue import CATALOGUE, CORE_METRICS, Storage, ValueType
-from gpufleet.stores.clickhouse.ddl import render_alters, render_create
 from gpufleet.stores.clickhouse.rollup.tables import every_table
-from gpufleet.stores.clickhouse.schema import Engine, Table, tables
+from gpufleet.stores.clickhouse.schema.statements import render_alters, render_create
+from gpufleet.stores.clickhouse.schema.tables import Engine, Table, tables
 
 GOLDEN = Path(__file__).parent / "golden"
 

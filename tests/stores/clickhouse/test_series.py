@@ -5,8 +5,7 @@ import pytest
 
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import StoreError
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample, Value
+from gpufleet.model.reading import Provenance, Sample, Value
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore

@@ -14,13 +14,13 @@ import pytest
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import StoreError
 from gpufleet.model.reading import Sample
-from gpufleet.model.retention import Retention
-from gpufleet.model.stored import Accepted, KnownGpus
+from gpufleet.model.stored.retention import Retention
+from gpufleet.model.stored.samples import Accepted, KnownGpus
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse import ClickHouseStore
-from gpufleet.stores.clickhouse.client import Handles, connector, translated
-from gpufleet.stores.clickhouse.dsn import parse_dsn
-from gpufleet.stores.clickhouse.lease import LEASE_SECONDS, RENEWED_EVERY_SECONDS
+from gpufleet.stores.clickhouse.connection.client import Handles, connector, translated
+from gpufleet.stores.clickhouse.connection.dsn import parse_dsn
+from gpufleet.stores.clickhouse.connection.lease import LEASE_SECONDS, RENEWED_EVERY_SECONDS
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS
 from tests.support.accepted import accept
 from tests.support.authority import Authority

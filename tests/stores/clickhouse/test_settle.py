@@ -4,7 +4,7 @@ import pytest
 
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.reading import DimValue, Sample
-from gpufleet.model.stored import Accepted
+from gpufleet.model.stored.samples import Accepted
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
 from gpufleet.stores.clickhouse import ClickHouseStore

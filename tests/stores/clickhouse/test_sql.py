@@ -15,7 +15,7 @@ from gpufleet.model.errors import SqlError
 from gpufleet.model.event import Event
 from gpufleet.model.reading import Sample, Value
 from gpufleet.model.time import NANOS
-from gpufleet.model.wire import MachinePart
+from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.support.accepted import accept
 from tests.support.passes import gpu

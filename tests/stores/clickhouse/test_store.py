@@ -12,12 +12,11 @@ from gpufleet.model.errors import StoreError
 from gpufleet.model.event import Event
 from gpufleet.model.holding import Holder, HolderKind, Holding, Share, Verdict
 from gpufleet.model.machine import PciFunction
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimValue, Sample
+from gpufleet.model.reading import DimValue, Provenance, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.model.wire import MachinePart
+from gpufleet.model.wire.batch import MachinePart
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.support.accepted import accept
 

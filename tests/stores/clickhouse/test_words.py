@@ -4,7 +4,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError, OperationalError
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import MaxRetryError, NewConnectionError, ProtocolError, ReadTimeoutError
 
-from gpufleet.stores.clickhouse.words import MOST, words_of
+from gpufleet.stores.clickhouse.connection.client import MOST, words_of
 
 URL = "/?session_id=1f&query_id=2e&database=fleet&param_machines=%5B%27secret-node%27%5D"
 

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from gpufleet.simulate.dcgm.listen import listen
+from gpufleet.simulate.dcgm.engine import listen
 from gpufleet.simulate.dcgm.state import EngineState
 
 CID_LOCAL, PORT = 1, 5555

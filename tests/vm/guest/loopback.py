@@ -7,7 +7,7 @@ from gpufleet.channels.stream.dialers import VsockDialer
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ChannelError
 from gpufleet.readers.dcgm.reader import DcgmReader
-from gpufleet.wiring.clock import SystemClock
+from gpufleet.runtime import SystemClock
 
 CID_LOCAL, ENGINE, NOBODY = 1, 5555, 5556
 

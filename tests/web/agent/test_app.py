@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from gpufleet.agent.showing import Form
+from gpufleet.agent.publish.pages import Form
 from gpufleet.codecs.snapshot_json import decode_snapshot
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.snapshot import Snapshot

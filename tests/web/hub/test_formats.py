@@ -18,15 +18,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpufleet.codecs.batch import encode
-from gpufleet.model.answer import MachinePage, MachineRecord
+from gpufleet.model.api.answer import MachinePage, MachineRecord
+from gpufleet.model.api.sql import SqlAnswer
 from gpufleet.model.event import Event
 from gpufleet.model.liveness import State
 from gpufleet.model.machine import Machine
-from gpufleet.model.sql import SqlAnswer
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.web.hub.columns import Column, answered_columns, columns_of
 from gpufleet.web.hub.formats import PIECE, encode_json
-from gpufleet.web.hub.tables import encode_arrow, encode_csv
+from gpufleet.web.hub.tables import Column, answered_columns, columns_of, encode_arrow, encode_csv
 from tests.fakes.batches import body, gpu_view, make_batch
 from tests.web.hub.site import Site, now, running_site
 

@@ -7,13 +7,12 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
-from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
 from gpufleet.model.machine import Machine, MachineKind
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.view import Side
+from gpufleet.model.wire.batch import MachineReport
 from tests.fakes.batches import gpu_view, make_batch
 from tests.web.hub.site import Site, now, running_site
 

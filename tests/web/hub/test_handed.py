@@ -8,16 +8,15 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
-from gpufleet.hub.handed import with_guests
+from gpufleet.fleet.attribution.passthrough import with_guests
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.answer import AllocationAnswer
-from gpufleet.model.batch import MachineReport
+from gpufleet.model.api.answer import AllocationAnswer
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PCI_READER, Machine, MachineKind
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire.batch import MachineReport
 from tests.fakes.batches import gpu_sample, gpu_view, host_sample, make_batch
 from tests.web.hub.site import Site, now, running_site
 

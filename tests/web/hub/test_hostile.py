@@ -12,7 +12,7 @@ import pytest
 from gpufleet.codecs.batch import CONTENT_TYPE
 from gpufleet.config.hub import FlushConfig, HubConfig, IngestConfig
 from gpufleet.model.errors import StoreError
-from gpufleet.model.wire import WIRE_VERSION
+from gpufleet.model.wire.batch import WIRE_VERSION
 from gpufleet.wiring.hub import RunningHub, running_hub
 from tests.fakes.batches import body
 from tests.fakes.store import MemoryStore

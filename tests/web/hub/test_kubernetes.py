@@ -12,7 +12,7 @@ import pytest
 
 from gpufleet.cli.query_tables import fleet, render
 from gpufleet.codecs.remote_write.encode import Point, encode_1, encode_2
-from gpufleet.model.fleet import FleetAnswer
+from gpufleet.model.api.fleet import FleetAnswer
 from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, running_site
 from tests.web.hub.test_write import V1, V2, now_ms, write

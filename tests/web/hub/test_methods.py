@@ -9,7 +9,7 @@ import pytest
 
 from gpufleet.config.hub import HubConfig, RelayConfig
 from gpufleet.web.hub.access import ACCESS
-from gpufleet.web.hub.methods import Methods
+from gpufleet.web.hub.http import Methods
 from gpufleet.wiring.relay import running_relay
 from tests.fakes.hub import FakeHub
 from tests.web.hub.site import running_site

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
-from gpufleet.model.answer import ProcessesAnswer
+from gpufleet.model.api.answer import ProcessesAnswer
 from gpufleet.model.machine import Machine
 from gpufleet.model.process import Process
 from gpufleet.model.reading import Sample

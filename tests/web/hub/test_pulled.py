@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpufleet.config.hub import IngestConfig
-from gpufleet.config.pull import DiscoveryConfig, FederationConfig, KubeStateMetricsConfig
+from gpufleet.config.scrape import DiscoveryConfig, FederationConfig, KubeStateMetricsConfig
 from tests.support.exporters import serving
 from tests.support.waiting import wait_until_async
 from tests.web.hub.site import Site, running_site

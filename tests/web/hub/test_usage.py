@@ -8,16 +8,15 @@ import msgspec
 import pytest
 
 from gpufleet.codecs.batch import encode
-from gpufleet.config.prices import PriceConfig, UsageConfig
+from gpufleet.config.hub import PriceConfig, UsageConfig
 from gpufleet.model.absence import Reason
-from gpufleet.model.batch import MachineReport
+from gpufleet.model.api.usage import Dimension, UsageAnswer
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import PCI_READER, Machine, MachineKind
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.time import to_ns
-from gpufleet.model.usage import Dimension, UsageAnswer
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire.batch import MachineReport
 from tests.fakes.batches import body, gpu_sample, gpu_view, make_batch
 from tests.web.hub.site import Site, now, running_site
 

@@ -10,10 +10,10 @@ import pytest
 
 from gpufleet.codecs.batch import decode, to_rows
 from gpufleet.codecs.bundle import unpack
-from gpufleet.hub.counters import NAMES_KEPT
+from gpufleet.delivery.post import HubClient
+from gpufleet.hub.receive.counters import NAMES_KEPT
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.status import ReaderState
-from gpufleet.sending.post import HubClient
 from gpufleet.spool import Spool
 from tests.codecs.batch.stored import VERSIONS, expected
 from tests.support.waiting import wait_until_async

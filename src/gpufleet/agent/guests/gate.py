@@ -12,11 +12,8 @@ import msgspec
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
-from gpufleet.model.event import Event
-from gpufleet.model.event_kinds import EventKind
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimValue, Sample, Value
-from gpufleet.model.round import Round
+from gpufleet.model.event import Event, EventKind
+from gpufleet.model.reading import DimValue, Provenance, Round, Sample, Value
 from gpufleet.model.text import clean
 from gpufleet.model.view import Side, View, ViewKind
 

@@ -7,27 +7,22 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 
 import msgspec
 
-from gpufleet.agent.assemble import Assembler
-from gpufleet.agent.guests.judging import AWAITED, NO_WAY, Standing, judge
+from gpufleet.agent.collect.assemble import Assembler
+from gpufleet.agent.collect.schedule import ReaderLoop
+from gpufleet.agent.collect.state import STALE_INTERVALS, Outcome, State, Timetable
+from gpufleet.agent.guests.health import AWAITED, NO_WAY, Stamps, Standing, judge
 from gpufleet.agent.guests.sources import Found
-from gpufleet.agent.guests.stamps import Stamps
 from gpufleet.agent.guests.ways import HEARD, FirstAnswer, Link, Way
-from gpufleet.agent.outcome import Outcome
-from gpufleet.agent.schedule import ReaderLoop
-from gpufleet.agent.state import STALE_INTERVALS, State
-from gpufleet.agent.timetable import Timetable
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.event import Event
-from gpufleet.model.guest import OK, REMOVED
-from gpufleet.model.machine import Machine, MachineKind
-from gpufleet.model.reading import Sample, Value
-from gpufleet.model.round import Round
+from gpufleet.model.machine import OK, REMOVED, Machine, MachineKind
+from gpufleet.model.reading import Round, Sample, Value
 from gpufleet.model.snapshot import Guest
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.view import ViewKind
-from gpufleet.ports import Clock
+from gpufleet.model.wire.batch import MachineReport
+from gpufleet.ports.clock import Clock
 
 READER = "guests"
 """What `reader` says of readings that the agent makes of the virtual machine."""

@@ -4,14 +4,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
 
-from gpufleet.agent.guests.folder import Listing
 from gpufleet.agent.guests.guest import Access, GuestWatch
-from gpufleet.agent.guests.sources import Found, Source
+from gpufleet.agent.guests.sources import Found, Listing, Source
 from gpufleet.config.guests import MAX_GUESTS, GuestConfig
-from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.snapshot import Guest
-from gpufleet.ports import Clock
+from gpufleet.model.wire.batch import MachineReport
+from gpufleet.ports.clock import Clock
 
 log = logging.getLogger(__name__)
 

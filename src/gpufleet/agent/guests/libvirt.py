@@ -9,17 +9,16 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from gpufleet.agent.guests.folder import Listing
+from gpufleet.agent.guests.sources import Listing
 from gpufleet.codecs import libvirt_wire as wire
 from gpufleet.codecs.libvirt_domain import Domain, parse_domain
-from gpufleet.config.guests import Channel, DcgmChannel, GuestConfig, MetricsChannel, QemuAgentChannel
-from gpufleet.config.libvirt import LibvirtConfig
+from gpufleet.config.guests import Channel, DcgmChannel, GuestConfig, LibvirtConfig, MetricsChannel, QemuAgentChannel
 from gpufleet.config.load import ImpossibleValueError
 from gpufleet.model.errors import ChannelError, WireError
 from gpufleet.model.machine import NVIDIA_VENDOR
 from gpufleet.model.text import clean
 from gpufleet.model.view import normalise_uuid
-from gpufleet.ports import Dialer, Fetched, FetchPlan, Files, Stream
+from gpufleet.ports.channel import Dialer, Fetched, FetchPlan, Files, Stream
 
 log = logging.getLogger(__name__)
 

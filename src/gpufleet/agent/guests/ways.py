@@ -9,13 +9,13 @@ import msgspec
 from gpufleet.agent.guests.gate import admit
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ReaderError
-from gpufleet.model.round import Round
+from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError
+from gpufleet.model.reading import Round
 from gpufleet.model.snapshot import WayReport, WayState
 from gpufleet.model.text import clean
 from gpufleet.model.time import to_datetime
-from gpufleet.ports import Clock, Reader
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.reader import Reader
 
 TRY_SECONDS = 20.0
 """What one way may take of a pass."""

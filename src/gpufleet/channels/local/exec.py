@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from gpufleet.channels.bounded import TooMuchError, read_all
 from gpufleet.model.errors import ChannelError, ChannelTimeoutError
-from gpufleet.ports import ExecResult
+from gpufleet.ports.channel import ExecResult
 
 GRACE_SECONDS = 2.0
 """Between SIGTERM and SIGKILL, and after it."""

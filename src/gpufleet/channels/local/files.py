@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpufleet.channels.local.paths import expand, is_pattern, locate
 from gpufleet.channels.local.watched import Job, WatchedThreads
-from gpufleet.ports import Fetched, FetchPlan, FilesystemStat
+from gpufleet.ports.channel import Fetched, FetchPlan, FilesystemStat
 
 JOB_SECONDS = 2.0
 """How long one path may take. Kernel files take microseconds; only what hangs comes near."""

@@ -9,10 +9,9 @@ import json
 import secrets
 from typing import Any
 
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError
+from gpufleet.model.errors import ChannelError, ChannelProblem
 from gpufleet.model.text import clean
-from gpufleet.ports import Stream
+from gpufleet.ports.channel import Stream
 
 SYNC = b"\xff"
 

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpufleet.channels.guest_shell.words import NAME, script
+from gpufleet.channels.guest_shell.shell import NAME, script
 from gpufleet.channels.qemu_agent.protocol import Conversation
 from gpufleet.channels.stream.dialers import UnixDialer
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ChannelTimeoutError
-from gpufleet.ports import ExecResult, Stream
+from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
+from gpufleet.ports.channel import ExecResult, Stream
 
 DIAL_SECONDS, SYNC_SECONDS = 5.0, 5.0
 

@@ -7,10 +7,8 @@ import asyncio
 
 import asyncssh
 
-from gpufleet.channels.ssh.pins import Pin
-from gpufleet.channels.ssh.target import SshTarget
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError
+from gpufleet.channels.ssh.target import Pin, SshTarget
+from gpufleet.model.errors import ChannelError, ChannelProblem
 from gpufleet.model.text import clean
 
 KEEPALIVE_SECONDS = 15

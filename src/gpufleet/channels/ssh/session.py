@@ -5,10 +5,9 @@ import asyncio
 import asyncssh
 
 from gpufleet.channels.bounded import TooMuchError
-from gpufleet.channels.guest_shell.kept import Answer
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, WireError
-from gpufleet.ports import ExecResult
+from gpufleet.channels.guest_shell.shell import Answer
+from gpufleet.model.errors import ChannelError, ChannelProblem, WireError
+from gpufleet.ports.channel import ExecResult
 
 WINDOW_BYTES = 256 << 10
 """What the guest may send at a time before it is told that there is room for more."""

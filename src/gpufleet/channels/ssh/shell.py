@@ -9,13 +9,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpufleet.channels.bounded import TooMuchError, read_all
-from gpufleet.channels.guest_shell.kept import Answer
-from gpufleet.channels.guest_shell.words import FORCED, GREETING, HELLO, NAME, SESSION, is_plain, script
-from gpufleet.channels.ssh.pins import Pin
-from gpufleet.channels.ssh.target import SshTarget
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ChannelTimeoutError
-from gpufleet.ports import ExecResult
+from gpufleet.channels.guest_shell.shell import FORCED, GREETING, HELLO, NAME, SESSION, Answer, is_plain, script
+from gpufleet.channels.ssh.target import Pin, SshTarget
+from gpufleet.model.errors import ChannelError, ChannelProblem, ChannelTimeoutError
+from gpufleet.ports.channel import ExecResult
 
 if TYPE_CHECKING:
     import asyncssh

@@ -1,4 +1,7 @@
-"""One dialer an address kind; the words of `ChannelProblem` are each kind's own reading of the kernel's errors."""
+"""One dialer an address kind; the words of `ChannelProblem` are each kind's own reading of the kernel's errors.
+
+Addresses of streams, as people write them.
+"""
 
 import asyncio
 import errno
@@ -7,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpufleet.channels.stream.sockets import SocketStream, connect
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError
+from gpufleet.model.errors import ChannelError, ChannelProblem
+from gpufleet.ports.channel import Dialer
 
 DIAL_SECONDS = 5.0
 
@@ -199,3 +202,29 @@ class HybridVsockDialer:
                 return bytes(line)
             line += byte
         return b"a line without an end: " + bytes(line)
+
+
+FORMS = "tcp://HOST:PORT, unix:///PATH, vsock://CID:PORT or hybrid-vsock:///PATH:PORT"
+
+LAST_TCP_PORT, LAST_VSOCK_PORT = 0xFFFF, 0xFFFF_FFFE
+
+
+def dialer_of(address: str) -> Dialer:
+    """Return a dialer to an address.
+
+    Raises:
+        ValueError: if it is none; the words name the forms there are.
+    """
+    scheme, found, rest = address.partition("://")
+    if found and scheme == "unix" and rest.startswith("/"):
+        return UnixDialer(Path(rest))
+    place, colon, port = rest.rpartition(":")
+    if found and colon and port.isascii() and port.isdigit() and place:
+        number = int(port)
+        if scheme == "tcp" and 0 < number <= LAST_TCP_PORT:
+            return TcpDialer(place.strip("[]"), number)
+        if scheme == "hybrid-vsock" and place.startswith("/") and number <= LAST_VSOCK_PORT:
+            return HybridVsockDialer(Path(place), number)
+        if scheme == "vsock" and place.isascii() and place.isdigit() and number <= LAST_VSOCK_PORT:
+            return VsockDialer(int(place), number)
+    raise ValueError(f"{address!r} is no address of a stream: write {FORMS}")

@@ -12,8 +12,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError
+from gpufleet.model.errors import ChannelError, ChannelProblem
 
 CHUNK_BYTES = 64 << 10
 RETRY_SECONDS = 0.02

@@ -6,13 +6,11 @@ from gpufleet.codecs.batch import packed
 from gpufleet.codecs.batch.columns import to_wire
 from gpufleet.codecs.batch.compression import MAGIC, decompress, unpacked_bytes
 from gpufleet.codecs.batch.compression import compress as compress_message
-from gpufleet.codecs.batch.limits import Limits
-from gpufleet.codecs.batch.paths import name_place
+from gpufleet.codecs.batch.limits import Limits, name_place
 from gpufleet.codecs.batch.size import MEASURED_FROM, check_size
 from gpufleet.codecs.batch.structure import check
-from gpufleet.model.batch import Batch
 from gpufleet.model.errors import WireError, WireLimitError, WireVersionError
-from gpufleet.model.wire import OLDEST_VERSION, WIRE_VERSION, WireBatch
+from gpufleet.model.wire.batch import OLDEST_VERSION, WIRE_VERSION, Batch, WireBatch
 
 CONTENT_TYPE = "application/vnd.gpufleet.batch"
 """Of the body of `POST /v1/batches`, compressed or not."""

@@ -7,17 +7,18 @@ import msgspec
 from gpufleet.codecs.batch.processes import list_of
 from gpufleet.codecs.batch.records import MAX_WORDS
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import CATALOGUE_VERSION
 from gpufleet.model.event import Event
 from gpufleet.model.reading import DimValue, Sample, Value
 from gpufleet.model.status import ReaderStatus
 from gpufleet.model.view import View
-from gpufleet.model.wire import (
+from gpufleet.model.wire.batch import (
     WIRE_VERSION,
+    Batch,
     Cell,
     DimBlock,
     MachinePart,
+    MachineReport,
     ProcessList,
     SampleBlock,
     WireAbsence,

@@ -10,17 +10,15 @@ from typing import Annotated, cast
 
 import msgspec
 
-from gpufleet.codecs.batch.limits import Limits
-from gpufleet.codecs.batch.paths import name_place
+from gpufleet.codecs.batch.limits import Limits, name_place
 from gpufleet.codecs.batch.records import check_machines, check_views
 from gpufleet.codecs.batch.structure import check, check_metrics
 from gpufleet.codecs.batch.tables import Tables
 from gpufleet.model.errors import WireError, WireLimitError
 from gpufleet.model.machine import Machine
-from gpufleet.model.matrix import CELL_BYTES, LISTED, NUMBER_CODES, Layout, Matrix
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.view import View, ViewList
-from gpufleet.model.wire import (
+from gpufleet.model.wire.batch import (
     Cell,
     DimBlock,
     Index,
@@ -32,6 +30,7 @@ from gpufleet.model.wire import (
     WireAbsence,
     WireBatch,
 )
+from gpufleet.model.wire.matrix import CELL_BYTES, LISTED, NUMBER_CODES, Layout, Matrix
 
 VIEWS_BYTES = 576 << 20
 """Memory for views that are kept, about. Those of a node with 8 GPUs take 4 kB: this is for 140,000 of them."""

@@ -6,9 +6,8 @@ from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireError
 from gpufleet.model.process import MAX_TOLD, PROCESS_READINGS, Process, most_memory_first
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample, Value
-from gpufleet.model.wire import Cell, MachinePart, ProcessList, WireBatch
+from gpufleet.model.reading import Provenance, Sample, Value
+from gpufleet.model.wire.batch import Cell, MachinePart, ProcessList, WireBatch
 
 MAX_NAME = 64
 

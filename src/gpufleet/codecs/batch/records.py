@@ -9,7 +9,7 @@ from gpufleet.model.holding import Holder, Holding
 from gpufleet.model.machine import Machine, PciFunction
 from gpufleet.model.status import Heartbeat, ReaderStatus
 from gpufleet.model.view import View
-from gpufleet.model.wire import MachinePart, WireBatch
+from gpufleet.model.wire.batch import MachinePart, WireBatch
 
 MAX_NAME = 253
 MAX_WORDS = 4096

@@ -2,12 +2,10 @@
 
 from gpufleet.codecs.batch.processes import processes_of
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.process import Process
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import DimValue, Sample, Value
-from gpufleet.model.wire import Cell, DimBlock, SampleBlock, WireBatch
+from gpufleet.model.reading import DimValue, Provenance, Sample, Value
+from gpufleet.model.wire.batch import Batch, Cell, DimBlock, MachineReport, SampleBlock, WireBatch
 
 _Subject = tuple[int, int, str, str, str, int, int]
 _Values = dict[str, Value | Absent]

@@ -10,8 +10,8 @@ import msgspec
 
 from gpufleet.codecs.batch.limits import Limits
 from gpufleet.model.errors import WireLimitError
-from gpufleet.model.matrix import CELL_BYTES
-from gpufleet.model.wire import MachinePart
+from gpufleet.model.wire.batch import MachinePart
+from gpufleet.model.wire.matrix import CELL_BYTES
 
 MEASURED_FROM = 1 << 20
 """Bytes from which a message is measured: the objects of a smaller one stay under 70 MB whatever it holds."""

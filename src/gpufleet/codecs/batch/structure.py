@@ -8,10 +8,10 @@ from gpufleet.codecs.batch.processes import check_processes
 from gpufleet.codecs.batch.records import check_head, check_machines, check_parts, check_views
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import WireError, WireLimitError
-from gpufleet.model.matrix import Matrix
-from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Provenance
 from gpufleet.model.time import NANOS
-from gpufleet.model.wire import DimBlock, SampleBlock, WireBatch
+from gpufleet.model.wire.batch import DimBlock, SampleBlock, WireBatch
+from gpufleet.model.wire.matrix import Matrix
 
 _DAY_NS = 86_400 * NANOS
 _EPOCH = re.compile(r"[0-9a-f]{32}")

@@ -6,9 +6,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gpufleet.codecs.batch.paths import name_place
+from gpufleet.codecs.batch.limits import name_place
 from gpufleet.model.errors import WireError
-from gpufleet.model.wire import WireBatch
+from gpufleet.model.wire.batch import WireBatch
 
 ENTRY_BYTES = 384
 """About what an entry takes in memory beside its bytes."""

@@ -3,8 +3,7 @@
 from gpufleet.codecs.nvidia_smi.capture import Section, parse_capture
 from gpufleet.codecs.nvidia_smi.csv import Table, parse_csv
 from gpufleet.codecs.nvidia_smi.failure import Failure, judge
-from gpufleet.codecs.nvidia_smi.help import parse_help
-from gpufleet.codecs.nvidia_smi.listing import ListedGpu, ListedMig, parse_listing
+from gpufleet.codecs.nvidia_smi.listing import ListedGpu, ListedMig, parse_help, parse_listing
 from gpufleet.codecs.nvidia_smi.records import DeviceRecord, Log
 from gpufleet.codecs.nvidia_smi.text import parse_text
 from gpufleet.codecs.nvidia_smi.xml import parse_xml

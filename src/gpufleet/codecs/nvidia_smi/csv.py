@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from gpufleet.codecs.nvidia_smi.records import MAX_VALUE
-from gpufleet.codecs.nvidia_smi.words import Messages, split_lines
+from gpufleet.codecs.nvidia_smi.values import Messages, split_lines
 from gpufleet.model.errors import WireError, WireLimitError
 
 SEPARATOR = ", "

@@ -8,7 +8,7 @@ import re
 
 import msgspec
 
-from gpufleet.codecs.nvidia_smi.words import MAX_SHOWN, decode, messages_of, shown
+from gpufleet.codecs.nvidia_smi.values import MAX_SHOWN, decode, messages_of, shown
 from gpufleet.model.absence import Reason
 from gpufleet.model.view import normalise_pci_address
 

@@ -1,11 +1,14 @@
-"""`nvidia-smi -L`: GPUs, and the MIG devices cut from them, by UUID."""
+"""`nvidia-smi -L`: GPUs, and the MIG devices cut from them, by UUID.
+
+`nvidia-smi --help-query-gpu`: the names that this version can be asked for.
+"""
 
 import re
 
 import msgspec
 
 from gpufleet.codecs.nvidia_smi.records import MAX_DEVICES, MAX_PARTS
-from gpufleet.codecs.nvidia_smi.words import Messages, split_lines
+from gpufleet.codecs.nvidia_smi.values import Messages, split_lines
 from gpufleet.model.errors import WireError, WireLimitError
 
 _GPU = re.compile(r"GPU ([0-9]{1,5}): (.{0,200}) \(UUID: (GPU-[0-9A-Fa-f-]{1,64})\)\s*", re.ASCII)
@@ -67,3 +70,27 @@ def parse_listing(content: bytes) -> Listing:
     if not gpus:
         raise WireError("-L", "no line of it is a GPU")
     return Listing(tuple(gpus), others.told())
+
+
+MAX_NAMES = 4096
+
+_NAMED = re.compile(r'"([A-Za-z][A-Za-z0-9_.]{0,127})"')
+_ENTRY = re.compile(r'"[^"]{1,128}"(?: or "[^"]{1,128}"){0,7}\s*')
+
+
+def parse_help(content: bytes) -> frozenset[str]:
+    """Return every name that stands at the head of an entry, aliases too.
+
+    Raises:
+        WireLimitError: if it is too long.
+        WireError: if there is no name in it.
+    """
+    names: set[str] = set()
+    for line in split_lines(content, "help"):
+        if line.startswith('"') and _ENTRY.fullmatch(line):
+            names.update(_NAMED.findall(line))
+        if len(names) > MAX_NAMES:
+            raise WireLimitError("help", f"more than {MAX_NAMES} names")
+    if not names:
+        raise WireError("help", "no name of a field in it")
+    return frozenset(names)

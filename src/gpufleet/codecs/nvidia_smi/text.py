@@ -12,7 +12,7 @@ from gpufleet.codecs.nvidia_smi.records import (
     Log,
     add_part,
 )
-from gpufleet.codecs.nvidia_smi.words import Messages, slug, split_lines
+from gpufleet.codecs.nvidia_smi.values import Messages, slug, split_lines
 from gpufleet.model.errors import WireError, WireLimitError
 
 _GPU = re.compile(r"GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*")

@@ -18,7 +18,7 @@ from gpufleet.codecs.nvidia_smi.records import (
     Log,
     add_part,
 )
-from gpufleet.codecs.nvidia_smi.words import decode, messages_of, slug
+from gpufleet.codecs.nvidia_smi.values import decode, messages_of, slug
 from gpufleet.model.errors import WireError, WireLimitError
 
 ROOT = "nvidia_smi_log"

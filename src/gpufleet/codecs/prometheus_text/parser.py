@@ -4,12 +4,18 @@ A source sends the same series page after page. What stands before a value is th
 taken apart only when it was never seen; that makes a page cost about two dictionary lookups a line.
 """
 
-from gpufleet.codecs.prometheus_text.labels import LineError, parse_series
-from gpufleet.codecs.prometheus_text.limits import TextLimits
-from gpufleet.codecs.prometheus_text.numbers import FLOAT_MAX, INTEGER_DIGITS, MAX_NUMBER_BYTES, time_of, value_of
-from gpufleet.codecs.prometheus_text.page import Family, Page, Problem
+from gpufleet.codecs.prometheus_text.labels import (
+    FLOAT_MAX,
+    INTEGER_DIGITS,
+    MAX_NUMBER_BYTES,
+    LineError,
+    parse_series,
+    time_of,
+    value_of,
+)
+from gpufleet.codecs.prometheus_text.page import Family, Page, Problem, TextLimits
 from gpufleet.model.errors import WireError, WireLimitError
-from gpufleet.model.series import Series
+from gpufleet.model.stored.samples import Series
 from gpufleet.model.text import clean
 
 MAX_EXAMPLES = 8

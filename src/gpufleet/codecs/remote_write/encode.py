@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import cramjam
 
-from gpufleet.codecs.remote_write.decode import MILLISECOND, STALE
-from gpufleet.codecs.remote_write.fields import write_bytes, write_varint
+from gpufleet.codecs.remote_write.decode import MILLISECOND, STALE, write_bytes, write_varint
 from gpufleet.codecs.remote_write.known import NAME
 
 CONTENT_TYPE_1 = "application/x-protobuf"

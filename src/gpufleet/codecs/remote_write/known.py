@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from gpufleet.codecs.remote_write.limits import WriteLimits
-from gpufleet.codecs.remote_write.records import WriteProblem
-from gpufleet.model.series import Series
+from gpufleet.codecs.remote_write.records import WriteLimits, WriteProblem
+from gpufleet.model.stored.samples import Series
 from gpufleet.model.text import clean
 
 NAME = "__name__"

@@ -1,11 +1,10 @@
 """The checks: pure judgements over the facts."""
 
-from gpufleet.doctor.check import Check
 from gpufleet.doctor.checks.agent import AGENT_CHECKS
 from gpufleet.doctor.checks.guests import check_guests, check_libvirt
 from gpufleet.doctor.checks.machine import MACHINE_CHECKS
 from gpufleet.doctor.checks.nvidia import NVIDIA_CHECKS
-from gpufleet.doctor.facts import Facts
+from gpufleet.doctor.facts import Check, Facts
 
 CHECKS = (*NVIDIA_CHECKS, *MACHINE_CHECKS, *AGENT_CHECKS, check_libvirt)
 """Every check of the node itself, in the order in which a person mends: what is below first."""

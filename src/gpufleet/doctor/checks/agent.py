@@ -1,7 +1,6 @@
 """What the agent itself needs, and what it can talk to here."""
 
-from gpufleet.doctor.check import Check, Verdict
-from gpufleet.doctor.facts import Facts
+from gpufleet.doctor.facts import Check, Facts, Verdict
 from gpufleet.model.absence import Absent
 
 WANTED_BYTES = 2 << 30

@@ -3,10 +3,9 @@
 import datetime as dt
 from collections.abc import Iterable
 
-from gpufleet.doctor.check import Check, Verdict
-from gpufleet.doctor.facts import HANDED_OVER, Facts
-from gpufleet.exporters.guest_words import guest_facts
-from gpufleet.model.guest import OK
+from gpufleet.doctor.facts import HANDED_OVER, Check, Facts, Verdict
+from gpufleet.exporters.words import guest_facts
+from gpufleet.model.machine import OK
 from gpufleet.model.snapshot import Guest
 from gpufleet.model.time import to_datetime
 

@@ -1,7 +1,6 @@
 """The machine: what its kernel shows to this process, who it is, what time it has."""
 
-from gpufleet.doctor.check import Check, Verdict
-from gpufleet.doctor.facts import Facts
+from gpufleet.doctor.facts import Check, Facts, Verdict
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.time import to_datetime
 

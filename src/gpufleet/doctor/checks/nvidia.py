@@ -2,8 +2,7 @@
 
 from collections import Counter
 
-from gpufleet.doctor.check import Check, Verdict
-from gpufleet.doctor.facts import HANDED_OVER, Facts
+from gpufleet.doctor.facts import HANDED_OVER, Check, Facts, Verdict
 from gpufleet.model.absence import Absent, Reason
 
 NO_PCI = "the PCI bus could not be listed: is /sys mounted?"

@@ -12,12 +12,19 @@ import msgspec
 from gpufleet.config.hub import HubConfig
 from gpufleet.doctor.access import LocalAccess
 from gpufleet.doctor.hub.certificate import look_at_certificate
-from gpufleet.doctor.hub.data import look_at_registry, look_at_store, skews_kept, skews_told, tokens_of
-from gpufleet.doctor.hub.disk import look_at_disk
 from gpufleet.doctor.hub.facts import Certificate, Daemon, Disk, HubFacts, KernelClock, Waiting
-from gpufleet.doctor.hub.locks import holder_of, is_held
-from gpufleet.hub.wal import depth_of
-from gpufleet.model.answer import SenderRecord
+from gpufleet.doctor.hub.files import (
+    holder_of,
+    is_held,
+    look_at_disk,
+    look_at_registry,
+    look_at_store,
+    skews_kept,
+    skews_told,
+    tokens_of,
+)
+from gpufleet.hub.receive.log import depth_of
+from gpufleet.model.api.answer import SenderRecord
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.time import NANOS, to_ns
 

@@ -12,11 +12,10 @@ from gpufleet.codecs.remote_write.encode import Point
 from gpufleet.codecs.remote_write.known import NAME
 from gpufleet.dialects.native import PREFIX
 from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind
-from gpufleet.model.series import FORWARDED
-from gpufleet.model.stored import Accepted
+from gpufleet.model.stored.samples import FORWARDED, Accepted
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View, ViewKind
-from gpufleet.model.wire import Cell, DimBlock, SampleBlock
+from gpufleet.model.wire.batch import Cell, DimBlock, SampleBlock
 
 MILLISECOND = 10**6
 

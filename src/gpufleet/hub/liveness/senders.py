@@ -1,19 +1,146 @@
-"""The newest word of every sender, and how long ago it was. In memory: what is asked of it does not wait for a disk."""
+"""The newest word of every sender, and how long ago it was. In memory: what is asked of it does not wait for a disk.
 
+The newest word of a sender. Pure.
+
+The least of the newest numbers of a row, without keeping all of them. Pure.
+
+Only what is less than everything after it can ever be the least of the newest: of 64 numbers in no order that is five.
+
+The newest words of a cluster's senders as rows of numbers: what is counted of 125,000 is counted all at once.
+"""
+
+import struct
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 
-from gpufleet.hub.heard import heard, is_news
-from gpufleet.hub.liveness.fastest import Fastest, begun, followed, least, lowered
 from gpufleet.hub.liveness.limits import limits_of
-from gpufleet.hub.liveness.listening import Listening
-from gpufleet.hub.liveness.past import Past
-from gpufleet.hub.liveness.words import Column, Words
-from gpufleet.model.ledger import Heard, SenderState
+from gpufleet.hub.liveness.uptime import Listening, Past
 from gpufleet.model.status import Heartbeat
+from gpufleet.model.stored.ledger import Heard, SenderState
 from gpufleet.model.time import NANOS
-from gpufleet.model.wire import WireBatch
+from gpufleet.model.wire.batch import WireBatch
+
+AHEAD_NS = 60 * NANOS
+"""A word that was sent so long after it came is of a clock that is ahead: no later one can be told by it."""
+
+
+def is_news(before: Heard | None, batch: WireBatch, *, known_epoch: bool) -> bool:
+    """Tell whether a batch is newer than the newest word of its sender, or else backlog, which follows it.
+
+    Within an epoch its numbers tell, not the clocks, which may be set back. An epoch that was never heard of is the
+    newest. A sender may have two (its disk refuses for a while): between those, its own clock is all there is, and not
+    that where the newest word is of a clock that was ahead: once it is right again, nothing would be news until then.
+    A clock that is right shows no time long before that word came: what does is backlog, of a clock still ahead.
+    """
+    if before is None or not known_epoch:
+        return True
+    if before.epoch == batch.epoch:
+        return batch.seq > before.seq
+    was_ahead = before.sent_at - before.received_at > AHEAD_NS
+    return batch.sent_at >= (before.received_at - AHEAD_NS if was_ahead else before.sent_at)
+
+
+def heard(before: Heard | None, batch: WireBatch, *, received_at: int, reported_at: int = 0) -> Heard:
+    """Return the newest word of a sender after one that is news; a heartbeat stays until the next one."""
+    return Heard(
+        epoch=batch.epoch,
+        seq=batch.seq,
+        sent_at=batch.sent_at,
+        received_at=received_at,
+        reported_at=reported_at,
+        heartbeat=batch.heartbeat or (before.heartbeat if before else None),
+    )
+
+
+class Entry(NamedTuple):
+    """One of the numbers, and its place in the row."""
+
+    place: int
+    number: int
+
+
+Fastest = tuple[Entry, ...]
+"""Those that may yet be the least, in their order; the last is the newest of all."""
+
+
+def begun(number: int) -> Fastest:
+    """Return a row of one."""
+    return (Entry(0, number),)
+
+
+def followed(row: Fastest, number: int, keep: int) -> Fastest:
+    """Return the row with one more number, of the newest `keep`."""
+    place = row[-1].place + 1
+    return (*(one for one in row if one.number < number and one.place > place - keep), Entry(place, number))
+
+
+def lowered(row: Fastest, number: int) -> Fastest:
+    """Return the row with its newest number lowered to this one, if that is less."""
+    newest = row[-1]
+    if number >= newest.number:
+        return row
+    return (*(one for one in row[:-1] if one.number < number), Entry(newest.place, number))
+
+
+def least(row: Fastest, of: int) -> int:
+    """Return the least of the newest `of` numbers; of as many as are kept, at most."""
+    first = row[-1].place - of
+    return next(one.number for one in row if one.place > first)
+
+
+Column = np.ndarray[Any, np.dtype[Any]]
+
+_ROW = struct.Struct("<ddddqq??6x")
+
+_TYPE = np.dtype(
+    [
+        ("spoke_at", "<f8"),  # the second of listening at which the word was made
+        ("late", "<f8"),  # after how many seconds of silence it is so
+        ("stale", "<f8"),
+        ("ahead", "<f8"),  # seconds that the sender's clock is ahead
+        ("received_at", "<i8"),  # nanoseconds since 1970
+        ("sent_at", "<i8"),
+        ("is_plain", "?"),  # but for its silence and its clock there is nothing to be said of it
+        ("since_start", "?"),  # whether it has spoken since the start
+        ("", "V6"),
+    ]
+)
+
+
+class Words:
+    """A row a sender, in the order in which they came. Written on the event loop, read from any thread."""
+
+    def __init__(self) -> None:
+        self._rows = bytearray()
+
+    def put(
+        self,
+        place: int,
+        *,
+        spoke_at: float,
+        late: float,
+        stale: float,
+        ahead: float,
+        received_at: int,
+        sent_at: int,
+        is_plain: bool,
+        since_start: bool,
+    ) -> None:
+        """Put a sender's row in its place; that of a new one is after all others."""
+        if place * _ROW.size == len(self._rows):
+            self._rows.extend(bytes(_ROW.size))
+        _ROW.pack_into(
+            self._rows, place * _ROW.size, spoke_at, late, stale, ahead, received_at, sent_at, is_plain, since_start
+        )
+
+    def rows(self) -> Column:
+        """Return the rows as they are now, with the names of `_TYPE`."""
+        # No other thread runs while a row is written, or all of them are copied: none is seen half written.
+        return np.frombuffer(bytes(self._rows), _TYPE)
+
 
 WORDS_COMPARED = 64
 """Words of which the fastest tells how long a relayed one was on its way."""

@@ -2,22 +2,23 @@
 
 A hub may know 125,000 of each, and of nearly all of them only their silence is to be said. Those are counted by it;
 the others are judged one by one, as they are where they are shown.
+
+A cluster's freshness out of what its senders and machines amount to. Pure.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 
-from gpufleet.hub.liveness.judging import BACK_NS, SKEW_SUSPECT_SECONDS, Instant, complete_up_to
 from gpufleet.hub.liveness.limits import LOST_SECONDS, Limits, judge
-from gpufleet.hub.liveness.senders import SenderLife
-from gpufleet.hub.liveness.words import Column
-from gpufleet.model.answer import EpochConflict
-from gpufleet.model.ledger import MachinesHeard
-from gpufleet.model.liveness import Liveness, State
-from gpufleet.model.time import NANOS
+from gpufleet.hub.liveness.senders import Column, SenderLife, answered_at
+from gpufleet.hub.liveness.states import BACK_NS, SKEW_SUSPECT_SECONDS, Instant, complete_up_to
+from gpufleet.model.api.answer import Coverage, EpochConflict
+from gpufleet.model.liveness import Freshness, Liveness, State
+from gpufleet.model.stored.ledger import MachinesHeard
+from gpufleet.model.time import NANOS, to_datetime
 
 _STATES = (State.LIVE, State.LATE, State.STALE, State.LOST)
 _LOST = _STATES.index(State.LOST)
@@ -203,3 +204,68 @@ def _counted(states: Column) -> dict[State, int]:
 
 def _distance(life: SenderLife, judged: Liveness) -> tuple[bool, bool, float, int, bool]:
     return judged.state is State.RETIRED, life.never, life.silent_seconds, _ORDER[judged.state], life.unverified
+
+
+NAMED = 5
+"""Senders and machines that are named where something is wrong with them; the rest is counted."""
+
+
+def roll_up(total: Tally, coverage: Coverage | None, *, closed: bool, missing: int) -> Freshness:
+    """Return how fresh a cluster is.
+
+    Args:
+        total: its senders and machines.
+        coverage: its GPUs, as far as they are known.
+        closed: it was closed: nothing is expected of it.
+        missing: batches of it lost or on the way.
+    """
+    life, judged = total.nearest or (None, None)
+    return Freshness(
+        liveness=Liveness(
+            state=State.RETIRED if closed else judged.state if judged else State.NEVER_SEEN,
+            silent_seconds=judged.silent_seconds if judged else None,
+            unverified=judged is not None and judged.unverified,
+            partial=() if closed else tuple(_partial(total, coverage)),
+            suspect=tuple(_suspect(total)),
+        ),
+        heard_at=to_datetime(answered_at(life.heard)) if life and not life.never else None,
+        senders=in_order(total.senders),
+        machines=in_order(total.machines),
+        complete_up_to=to_datetime(total.complete_up_to) if total.complete_up_to is not None else None,
+        not_waited_for=total.not_waited_for,
+        missing_batches=missing,
+        dropped_batches=total.dropped,
+        queued_batches=total.queued,
+        clock_ahead_seconds=total.ahead,
+    )
+
+
+def in_order(counted: Counter[State]) -> dict[State, int]:
+    """Return the states that anybody is in, the best first, with how many are."""
+    return {state: counted[state] for state in State if counted[state]}
+
+
+def _partial(total: Tally, coverage: Coverage | None) -> list[str]:
+    words = []
+    for what, found in (("senders", total.senders), ("machines", total.machines)):
+        expected = found.total() - found[State.RETIRED]
+        silent = expected - found[State.LIVE]
+        if silent:
+            words.append(f"{silent} of {expected} {what} are not live")
+    if total.backlog:
+        words.append(f"batches wait at {_named(total.backlog)}")
+    if coverage is not None and coverage.expected is not None and coverage.reporting < coverage.expected:
+        words.append(f"GPUs reporting: {coverage.words}")
+    return words
+
+
+def _suspect(total: Tally) -> list[str]:
+    words = [f"{sender}: {why}" for sender, why in total.suspect]
+    shown = words[:NAMED] + ([f"and {len(words) - NAMED} more"] if len(words) > NAMED else [])
+    clones = total.clones
+    return [*shown, *([f"evidence of {clones} machines contradicts another machine's"] if clones else [])]
+
+
+def _named(names: Sequence[str]) -> str:
+    rest = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")

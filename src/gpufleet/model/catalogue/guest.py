@@ -1,7 +1,7 @@
 """Rows about a virtual machine that an agent reads from inside, as the agent sees it. Ids 380 to 399."""
 
 from gpufleet.model.catalogue.metric import Lane, Metric, MetricKind, Storage, Subject, ValueType
-from gpufleet.model.guest import STATES
+from gpufleet.model.machine import STATES
 
 
 def _row(

@@ -6,21 +6,19 @@ from gpufleet.codecs.dcgm_wire.codes import REASONS
 from gpufleet.codecs.dcgm_wire.values import Entity, FieldValue
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ReaderError, WireError
-from gpufleet.model.round import Round
+from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError, WireError
+from gpufleet.model.reading import Round
 from gpufleet.model.view import Side, View
-from gpufleet.ports import Clock, Dialer
+from gpufleet.ports.channel import Dialer
+from gpufleet.ports.clock import Clock
 from gpufleet.readers.dcgm import samples, xids
-from gpufleet.readers.dcgm.client import REPLY_SECONDS, EngineClient, EngineError
+from gpufleet.readers.dcgm.client import MOST_SECONDS, REPLY_SECONDS, EngineClient, EngineError
 from gpufleet.readers.dcgm.mapping import activity
 from gpufleet.readers.dcgm.mapping.device import EVERY_FIELD, device_fields
 from gpufleet.readers.dcgm.mapping.part import part_fields
 from gpufleet.readers.dcgm.mapping.row import by_entity
-from gpufleet.readers.dcgm.parts import Part, ask_parts, entities_of
-from gpufleet.readers.dcgm.patience import MOST_SECONDS
 from gpufleet.readers.dcgm.samples import NAME, Told
-from gpufleet.readers.dcgm.session import IncompatibleError, Session, latest, start
+from gpufleet.readers.dcgm.session import IncompatibleError, Part, Session, ask_parts, entities_of, latest, start
 from gpufleet.readers.dcgm.watches import Watches, WatchSet
 
 PROFILING = WatchSet("profiling", activity.FIELDS, every_seconds=1.0, keep_seconds=10.0, keep_samples=2)

@@ -29,8 +29,7 @@ from gpufleet.readers.dcgm.mapping.device import (
 from gpufleet.readers.dcgm.mapping.part import NAME as PROFILE
 from gpufleet.readers.dcgm.mapping.part import map_part, map_part_size
 from gpufleet.readers.dcgm.mapping.row import Modes, read
-from gpufleet.readers.dcgm.parts import Part
-from gpufleet.readers.dcgm.session import Session
+from gpufleet.readers.dcgm.session import Part, Session
 
 NAME = "dcgm"
 _STATES = {Reason.GPU_LOST: "lost", Reason.RESET_REQUIRED: "reset_required"}

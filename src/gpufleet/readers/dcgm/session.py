@@ -1,4 +1,7 @@
-"""What holds for one connection to an engine: its version, its GPUs, how it tells values, what it does not know."""
+"""What holds for one connection to an engine: its version, its GPUs, how it tells values, what it does not know.
+
+MIG: which parts a GPU is cut into, by the engine's hierarchy.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +15,8 @@ from gpufleet.codecs.dcgm_wire.codes import (
     VERSION_MISMATCH,
 )
 from gpufleet.codecs.dcgm_wire.commands import LADDER, MAX_FIELDS, Latest
-from gpufleet.codecs.dcgm_wire.values import GPU, MOST_RECORD_BYTES, Entity, FieldValue
+from gpufleet.codecs.dcgm_wire.replies import Instance
+from gpufleet.codecs.dcgm_wire.values import COMPUTE_INSTANCE, GPU, GPU_INSTANCE, MOST_RECORD_BYTES, Entity, FieldValue
 from gpufleet.model.errors import GpufleetError
 from gpufleet.model.text import clean
 from gpufleet.readers.dcgm.client import EngineClient, EngineError
@@ -144,3 +148,47 @@ async def _once(
         lambda body: replies.read_latest(form, body, most),
         most_bytes=form.fixed + most * MOST_RECORD_BYTES,
     )
+
+
+class Part(NamedTuple):
+    """One MIG device: a compute instance.
+
+    Attributes:
+        gpu: that it is cut from.
+        gpu_instance, compute_instance: entities of DCGM.
+        ids: the driver's ids of both on that GPU.
+        slices: of both.
+    """
+
+    gpu: Entity
+    gpu_instance: Entity
+    compute_instance: Entity
+    ids: tuple[int, int]
+    slices: tuple[int, int]
+
+
+async def ask_parts(client: EngineClient) -> list[Part]:
+    """Ask an engine for all MIG devices; raises as `EngineClient.ask`."""
+    return parts_of(await client.ask(commands.HIERARCHY, requests.ask_hierarchy, replies.read_hierarchy))
+
+
+def parts_of(hierarchy: Sequence[Instance]) -> list[Part]:
+    """Return the MIG devices; a compute instance without a GPU instance of a GPU is none."""
+    instances = {one.entity: one for one in hierarchy if one.entity.group == GPU_INSTANCE and one.parent.group == GPU}
+    found: dict[Entity, Part] = {}
+    for one in hierarchy:
+        above = instances.get(one.parent)
+        if one.entity.group == COMPUTE_INSTANCE and above is not None:
+            found[one.entity] = Part(
+                gpu=above.parent,
+                gpu_instance=above.entity,
+                compute_instance=one.entity,
+                ids=(above.gpu_instance, one.compute_instance),
+                slices=(above.slices, one.slices),
+            )
+    return list(found.values())
+
+
+def entities_of(parts: Sequence[Part]) -> tuple[Entity, ...]:
+    """Return the entities of all parts, each once."""
+    return tuple(dict.fromkeys(entity for part in parts for entity in (part.gpu_instance, part.compute_instance)))

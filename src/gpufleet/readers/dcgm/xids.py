@@ -6,8 +6,7 @@ from gpufleet.codecs.dcgm_wire import commands, replies, requests
 from gpufleet.codecs.dcgm_wire.codes import NO_DATA, NOT_WATCHED, blank_of
 from gpufleet.codecs.dcgm_wire.commands import Latest
 from gpufleet.codecs.dcgm_wire.values import MOST_RECORD_BYTES, Entity, FieldValue
-from gpufleet.model.event import Event
-from gpufleet.model.event_kinds import EventKind
+from gpufleet.model.event import Event, EventKind
 from gpufleet.model.view import View
 from gpufleet.readers.dcgm.client import EngineClient, EngineError
 from gpufleet.readers.dcgm.session import latest

@@ -13,9 +13,8 @@ import aiohttp
 import h11
 import msgspec
 
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError
-from gpufleet.ports import Dialer, Stream
+from gpufleet.model.errors import ChannelError, ChannelProblem
+from gpufleet.ports.channel import Dialer, Stream
 
 MAX_PAGE_BYTES = 16 << 20
 """A page of 16 GPUs with every counter has about 1 MB."""

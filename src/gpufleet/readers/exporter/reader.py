@@ -8,16 +8,13 @@ from gpufleet.codecs.prometheus_text.page import Problem
 from gpufleet.dialects.dialect import Dialect
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ConfigError, ReaderError, WireError
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
+from gpufleet.model.errors import ChannelError, ChannelProblem, ConfigError, ReaderError, WireError
+from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import Side
-from gpufleet.ports import Clock
+from gpufleet.ports.clock import Clock
 from gpufleet.readers.exporter.fetch import Answer, Pages
 from gpufleet.readers.exporter.frozen import Frozen
-from gpufleet.readers.exporter.mapping import Told, choose, samples_of
-from gpufleet.readers.exporter.parse import PageParser
+from gpufleet.readers.exporter.mapping import PageParser, Told, choose, samples_of
 
 PREFIX = "exporter/"
 SHARED_SECONDS = 5.0

@@ -4,11 +4,17 @@ import msgspec
 
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import WireError
-from gpufleet.ports import Fetched, FetchPlan, Files
+from gpufleet.ports.channel import Fetched, FetchPlan, Files
 from gpufleet.readers.host import plan
-from gpufleet.readers.host.parse.disk import BlockDevice, below
-from gpufleet.readers.host.parse.filesystems import Mount, choose_filesystems, parse_mountinfo, root_mount
 from gpufleet.readers.host.parse.pci import basename, is_address, is_display
+from gpufleet.readers.host.parse.storage import (
+    BlockDevice,
+    Mount,
+    below,
+    choose_filesystems,
+    parse_mountinfo,
+    root_mount,
+)
 
 MAX_STEPS = 8
 """Layers between a root filesystem and its disks (partition, RAID, encryption, volume) that are followed."""

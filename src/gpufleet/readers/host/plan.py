@@ -1,8 +1,8 @@
 """The paths this reader wants to see, lane by lane. What depends on answers is asked in `fetch.py`."""
 
 from gpufleet.model.catalogue.metric import Lane
-from gpufleet.ports import FetchPlan
-from gpufleet.readers.host.parse.infiniband import ERROR_COUNTERS
+from gpufleet.ports.channel import FetchPlan
+from gpufleet.readers.host.parse.network import ERROR_COUNTERS
 from gpufleet.readers.host.parse.services import SERVICES, UNIT_FOLDERS
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"

@@ -5,9 +5,9 @@ import hashlib
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ChannelError, ReaderError
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
-from gpufleet.ports import Clock, Files
+from gpufleet.model.reading import Round, Sample
+from gpufleet.ports.channel import Files
+from gpufleet.ports.clock import Clock
 from gpufleet.readers.host import plan
 from gpufleet.readers.host.fetch import fetch_lane
 from gpufleet.readers.host.mapping import Readings
@@ -21,7 +21,7 @@ from gpufleet.readers.host.mapping.identity import map_identity
 from gpufleet.readers.host.mapping.kernel import map_boot_time, map_memory, map_pressure, map_processor
 from gpufleet.readers.host.mapping.network import map_infiniband, map_network
 from gpufleet.readers.host.parse.identity import parse_boot_id
-from gpufleet.readers.host.parse.processor import ProcessorTimes
+from gpufleet.readers.host.parse.kernel import ProcessorTimes
 from gpufleet.readers.host.source import Source
 
 

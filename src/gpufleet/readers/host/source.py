@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.errors import WireError
-from gpufleet.ports import Fetched
+from gpufleet.ports.channel import Fetched
 from gpufleet.readers.host.parse.text import shown
 
 T = TypeVar("T")

@@ -63,7 +63,7 @@ class Told(NamedTuple):
     """What the driver said.
 
     Attributes:
-        kind: of `model.event_kinds`.
+        kind: of `model.event`.
         pci: address of the GPU as it was written, or None where it is about none.
         code: XID or SXID, else 0.
         attributes: more of it, without the names of processes.

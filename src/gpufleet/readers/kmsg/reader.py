@@ -10,9 +10,8 @@ from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.event import Event
-from gpufleet.model.reading import Sample, Value
-from gpufleet.model.round import Round
-from gpufleet.ports import Clock
+from gpufleet.model.reading import Round, Sample, Value
+from gpufleet.ports.clock import Clock
 from gpufleet.readers.kmsg.fetch import KernelLog
 from gpufleet.readers.kmsg.mapping import address_of, map_told
 from gpufleet.readers.kmsg.parse import KERNEL, Named, Record, Sayings, parse_line

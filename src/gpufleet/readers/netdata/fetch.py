@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import aiohttp
 
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError
+from gpufleet.model.errors import ChannelError, ChannelProblem
 
 MAX_PAGE_BYTES = 16 << 20
 """A Netdata with 2,000 charts answers with about 1.5 MB."""

@@ -4,13 +4,10 @@ import re
 
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.channel import ChannelProblem
-from gpufleet.model.errors import ChannelError, ReaderError, WireError
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
+from gpufleet.model.errors import ChannelError, ChannelProblem, ReaderError, WireError
+from gpufleet.model.reading import Provenance, Round, Sample
 from gpufleet.model.view import Side, View, ViewKind
-from gpufleet.ports import Clock
+from gpufleet.ports.clock import Clock
 from gpufleet.readers.netdata.fetch import fetch
 from gpufleet.readers.netdata.mapping import Found, GpuCharts, group_gpus, map_gpu, map_host
 from gpufleet.readers.netdata.parse import Chart, Page, parse

@@ -3,7 +3,7 @@
 from gpufleet.codecs.nvidia_smi import Failure
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ChannelError, ChannelTimeoutError
-from gpufleet.ports import Exec, ExecResult
+from gpufleet.ports.channel import Exec, ExecResult
 
 MAX_OUTPUT_BYTES = 8 << 20
 """Sixteen GPUs print less than 1 MB of XML."""

@@ -1,12 +1,11 @@
 """The machine's own rows: versions, number of devices, and the state of the driver, failures included."""
 
 from gpufleet.codecs.nvidia_smi import Failure
-from gpufleet.codecs.nvidia_smi.words import shown, token
+from gpufleet.codecs.nvidia_smi.values import shown, token
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError
-from gpufleet.model.reading import Sample, Value
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round, Sample, Value
 
 NAME = "nvidia_smi"
 

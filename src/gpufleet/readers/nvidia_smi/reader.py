@@ -6,15 +6,15 @@ from gpufleet.codecs.nvidia_smi.failure import named_device
 from gpufleet.codecs.nvidia_smi.listing import Listing
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue.metric import Lane
-from gpufleet.model.reading import Sample
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round, Sample
 from gpufleet.model.view import View
-from gpufleet.ports import Clock, Exec
+from gpufleet.ports.channel import Exec
+from gpufleet.ports.clock import Clock
 from gpufleet.readers.nvidia_smi import machine, parse, plan
 from gpufleet.readers.nvidia_smi.fetch import Command, Failed
 from gpufleet.readers.nvidia_smi.mapping.devices import Asked, Modes, Reads
 from gpufleet.readers.nvidia_smi.mapping.rows import PROCESSES
-from gpufleet.readers.nvidia_smi.outputs import Outputs
+from gpufleet.readers.nvidia_smi.parse import Outputs
 from gpufleet.readers.nvidia_smi.plan import Plan
 from gpufleet.readers.nvidia_smi.samples import gpu_sample, lost_sample, modes_by_key, part_samples, with_processes
 from gpufleet.readers.nvidia_smi.views import Gpu, identify

@@ -17,15 +17,11 @@ import threading
 import time
 from typing import Any, BinaryIO
 
-from gpufleet.agent.trim import give_back_memory
 from gpufleet.readers.nvml import calls
-from gpufleet.readers.nvml.alarm import Alarm
 from gpufleet.readers.nvml.calls import NUMBERS, Call
 from gpufleet.readers.nvml.context import Context, Memory
-from gpufleet.readers.nvml.crew import PATIENCE, Crew, Job
-from gpufleet.readers.nvml.listen import Listener
-from gpufleet.readers.nvml.listen_system import SystemListener
-from gpufleet.readers.nvml.outlet import Outlet
+from gpufleet.readers.nvml.listeners import Listener, SystemListener
+from gpufleet.readers.nvml.pool import PATIENCE, Alarm, Crew, Job, Outlet
 from gpufleet.readers.nvml.protocol import (
     DEFECT,
     SESSION_SLOT,
@@ -37,6 +33,7 @@ from gpufleet.readers.nvml.protocol import (
     decode_request,
 )
 from gpufleet.readers.nvml.worker import Worker, words_of
+from gpufleet.runtime import give_back_memory
 
 UNKNOWN = 999
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError
-from gpufleet.model.reading import Sample, Value
-from gpufleet.model.round import Round
+from gpufleet.model.reading import Round, Sample, Value
 from gpufleet.readers.nvml.mapping import confidential, cuda_version
 from gpufleet.readers.nvml.parse import REASONS, absence_of, label_of
 from gpufleet.readers.nvml.protocol import DEFECT, Answer, SessionRecord

@@ -3,27 +3,25 @@
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
-from gpufleet.agent.slices import in_slices
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue.events import DRIVER_EVENTS
 from gpufleet.model.catalogue.metric import Lane
 from gpufleet.model.errors import ReaderError
 from gpufleet.model.event import Event
 from gpufleet.model.process import Process
-from gpufleet.model.reading import DimValue, Sample, Value
+from gpufleet.model.reading import DimValue, Round, Sample, Value
 from gpufleet.model.view import View
-from gpufleet.ports import Round
 from gpufleet.readers.nvml import devices, machine
 from gpufleet.readers.nvml.calls import PCI_INFO
-from gpufleet.readers.nvml.devices import Devices, Identity, view_of
+from gpufleet.readers.nvml.devices import Devices, Identity, is_watched, map_event, view_of
 from gpufleet.readers.nvml.instances import Instance, Instances, told_apart
 from gpufleet.readers.nvml.mapping import absent_device, map_device
 from gpufleet.readers.nvml.mapping.lane import Memory
 from gpufleet.readers.nvml.parse import absence_of, label_of
 from gpufleet.readers.nvml.processes import ProcessLister
 from gpufleet.readers.nvml.protocol import DeviceRecord
-from gpufleet.readers.nvml.told import is_watched, map_event
 from gpufleet.readers.nvml.watch import Answers, Failed, Limits, Watch
+from gpufleet.runtime import in_slices
 
 SLICE_SECONDS = 0.0015
 """How long the event loop is held without a break: eight GPUs that are not cut take less, and passes are rare."""

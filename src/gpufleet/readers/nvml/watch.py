@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from gpufleet.readers.nvml.fetch import MAX_EVENTS, Child, ChildEndedError
-from gpufleet.readers.nvml.listen_system import UNBIND
+from gpufleet.readers.nvml.listeners import UNBIND
 from gpufleet.readers.nvml.protocol import (
     AttachedRecord,
     BusyRecord,

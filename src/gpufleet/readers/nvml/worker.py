@@ -29,7 +29,7 @@ from gpufleet.readers.nvml.context import (
     DeviceEndedError,
     Memory,
 )
-from gpufleet.readers.nvml.outlet import Outlet
+from gpufleet.readers.nvml.pool import Outlet
 from gpufleet.readers.nvml.protocol import (
     DEFECT,
     NOT_ASKED,

@@ -3,7 +3,7 @@
 from gpufleet.model.absence import Reason
 from gpufleet.model.errors import ChannelError, ChannelTimeoutError, ReaderError
 from gpufleet.model.text import clean
-from gpufleet.ports import Exec
+from gpufleet.ports.channel import Exec
 
 COMMAND = ("gpufleet", "snapshot", "--format", "json")
 

@@ -4,8 +4,9 @@ from gpufleet.codecs.snapshot_json import decode_snapshot
 from gpufleet.model.absence import Reason
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.errors import ReaderError, WireError
-from gpufleet.model.round import Round
-from gpufleet.ports import Clock, Exec
+from gpufleet.model.reading import Round
+from gpufleet.ports.channel import Exec
+from gpufleet.ports.clock import Clock
 from gpufleet.readers.snapshot.fetch import fetch
 from gpufleet.readers.snapshot.mapping import NAME, samples_of, why_no_gpu
 

@@ -1,14 +1,15 @@
 """What a simulated engine answers to each command.
 
 Layouts are written down here a second time, on purpose: a mistake in the reader's copy shows.
+
+Value records, and how they go wrong.
 """
 
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpufleet.simulate.dcgm.records import record, spoiled
 from gpufleet.simulate.dcgm.state import (
     COMPUTE_INSTANCE,
     GPU,
@@ -22,6 +23,34 @@ from gpufleet.simulate.dcgm.state import (
     Fault,
 )
 from gpufleet.simulate.dcgm.values import PROFILING, Told
+
+
+def record(kind: int, id_: int, one: int, status: int, at: int, told: Told, *, blob: bool = False) -> bytes:
+    """Return one value record; `at` in microseconds."""
+    if blob:
+        letter, payload = b"b", b"\x00\xff" * 8
+    elif isinstance(told, str):
+        letter, payload = b"s", told.encode() + b"\0"
+    elif isinstance(told, float):
+        letter, payload = b"d", struct.pack("<d", told)
+    else:
+        letter, payload = b"i", struct.pack("<q", told)
+    return struct.pack("<HBcbBHqII", 24 + len(payload), 1, letter, status, kind, one, at, id_, 0) + payload
+
+
+def spoiled(records: Sequence[bytes], faults: Collection[Fault]) -> bytes:
+    """Join records, as the faults have it."""
+    if Fault.PARTIAL in faults:
+        records = records[::2]
+    joined = b"".join(records)
+    if Fault.ZERO_RECORD in faults:
+        return b"\0\0" + joined[2:]
+    if Fault.LONG_RECORD in faults:
+        return b"\xff\xff" + joined[2:]
+    if Fault.UNASKED in faults:
+        return joined + record(1, 7, 155, 0, 1, 5.0) * 130_000
+    return joined
+
 
 VERSION_MISMATCH, FUNCTION_NOT_FOUND, BAD_PARAMETER, GENERIC, INSUFFICIENT_SIZE = -12, -20, -1, -3, -31
 ALL_GPUS = 0x7FFF_FFFF

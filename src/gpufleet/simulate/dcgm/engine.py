@@ -1,7 +1,11 @@
-"""Serves an `EngineState` over the host engine's protocol, for readers and for people who try one."""
+"""Serves an `EngineState` over the host engine's protocol, for readers and for people who try one.
+
+Where a simulated engine listens.
+"""
 
 import asyncio
 import contextlib
+import socket
 import struct
 
 from gpufleet.simulate.dcgm.answers import Answers, Connection
@@ -94,3 +98,31 @@ def _framed(request: int, answer: bytes, faults: frozenset[Fault], status: int) 
     if Fault.NOTIFY in faults:
         frame = (struct.pack("<IIiii", MAGIC, 0, 8, NOTIFY, 0) + b"\0" * 8) * 3 + frame
     return frame
+
+
+FORMS = "tcp://HOST:PORT, unix:///PATH or vsock://CID:PORT"
+BACKLOG = 64
+"""A vsock listener whose backlog is full resets connections, as one that is not there does."""
+
+
+async def listen(address: str, state: EngineState) -> tuple[asyncio.Server, str]:
+    """Serve a state; return the server and its address, with the port that the kernel chose where that was 0.
+
+    Raises:
+        ValueError: if the address is none.
+        OSError: if nothing can listen there.
+    """
+    engine = SimulatedEngine(state)
+    scheme, _, place = address.partition("://")
+    host, _, port = place.rpartition(":")
+    if scheme == "unix" and place.startswith("/"):
+        return await asyncio.start_unix_server(engine.serve, place), address
+    if scheme == "tcp" and host and port.isdigit() and int(port) < 65536:
+        server = await asyncio.start_server(engine.serve, host, int(port))
+        name = server.sockets[0].getsockname()
+        return server, f"tcp://{name[0]}:{name[1]}"
+    if scheme == "vsock" and host.isdigit() and port.isdigit():
+        listener = socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM)
+        listener.bind((int(host), int(port)))
+        return await asyncio.start_server(engine.serve, sock=listener, backlog=BACKLOG), address
+    raise ValueError(f"{address!r} is no address to listen at: write {FORMS}")

@@ -6,11 +6,11 @@ import msgspec
 
 from gpufleet import __version__
 from gpufleet.codecs.batch import encode, renumber
-from gpufleet.model.batch import Batch, MachineReport
 from gpufleet.model.catalogue import Lane
 from gpufleet.model.machine import Machine
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
+from gpufleet.model.wire.batch import Batch, MachineReport
 from gpufleet.simulate.fleet.chance import digits, number, uuid_of
 from gpufleet.simulate.fleet.faults import Fault, FaultKind
 from gpufleet.simulate.fleet.fleet import Fleet

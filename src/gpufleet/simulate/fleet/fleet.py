@@ -13,7 +13,7 @@ from gpufleet.simulate.fleet.chance import uuid_of
 from gpufleet.simulate.fleet.cycles import Shape, cycle_of
 from gpufleet.simulate.fleet.faults import Fault, FaultKind, Schedule
 from gpufleet.simulate.fleet.layout import VARIANTS, Gpu, Layout, Node
-from gpufleet.simulate.fleet.strain import Strain, strain_of
+from gpufleet.simulate.fleet.values import Strain, strain_of
 
 
 class FleetSpec(msgspec.Struct, frozen=True, kw_only=True):

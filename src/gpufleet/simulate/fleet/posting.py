@@ -12,8 +12,8 @@ from typing import Protocol, Self
 
 import msgspec
 
-from gpufleet.sending.backoff import retry_delay
-from gpufleet.sending.post import Answer, Verdict
+from gpufleet.delivery.pacing import retry_delay
+from gpufleet.delivery.post import Answer, Verdict
 from gpufleet.simulate.fleet.agents import Agent, Body
 
 BUNDLE = 256

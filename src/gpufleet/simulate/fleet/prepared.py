@@ -16,11 +16,11 @@ from gpufleet.codecs.batch.packed import pack_block
 from gpufleet.model.absence import Absent
 from gpufleet.model.catalogue import CATALOGUE_VERSION, Lane
 from gpufleet.model.machine import Machine
-from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Provenance
 from gpufleet.model.status import Heartbeat
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import View
-from gpufleet.model.wire import WIRE_VERSION, Cell, SampleBlock, WireAbsence, WireBatch
+from gpufleet.model.wire.batch import WIRE_VERSION, Cell, SampleBlock, WireAbsence, WireBatch
 from gpufleet.simulate.fleet.chance import digits, uuid_of
 from gpufleet.simulate.fleet.fleet import Fleet
 from gpufleet.simulate.fleet.layout import Node, Role

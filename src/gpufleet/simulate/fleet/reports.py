@@ -1,27 +1,30 @@
-"""What an agent on a node of the fleet tells at an instant: the node, and the guests that it reads."""
+"""What an agent on a node of the fleet tells at an instant: the node, and the guests that it reads.
+
+Events of the fleet's GPUs, as an agent tells them.
+"""
 
 from collections.abc import Collection, Iterator
 
 import msgspec
 
 from gpufleet.model.absence import Absent, Reason
-from gpufleet.model.batch import MachineReport
 from gpufleet.model.catalogue import Lane
-from gpufleet.model.event import Event
+from gpufleet.model.event import Event, EventKind
 from gpufleet.model.holding import Holding, Verdict
 from gpufleet.model.machine import NVIDIA_VENDOR, PCI_READER, PciFunction
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.reading import Sample
+from gpufleet.model.reading import Provenance, Sample
 from gpufleet.model.status import ReaderState, ReaderStatus
 from gpufleet.model.time import NANOS
 from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.wire.batch import MachineReport
+from gpufleet.model.xid import xid
+from gpufleet.simulate.fleet.faults import Fault, FaultKind
 from gpufleet.simulate.fleet.fleet import Fleet
-from gpufleet.simulate.fleet.happenings import events_of
 from gpufleet.simulate.fleet.layout import Gpu, Guest, Node, Part, Work, pci_address, share_of
-from gpufleet.simulate.fleet.strain import Strain
 from gpufleet.simulate.fleet.values import (
     DRIVER_TEXTS,
     Said,
+    Strain,
     gpu_fast,
     gpu_slow,
     gpu_static,
@@ -33,6 +36,38 @@ from gpufleet.simulate.fleet.values import (
     vgpu_fast,
     vgpu_slow,
 )
+
+FALLEN_OFF = 79
+"""XID of a GPU that does not answer on the bus."""
+
+
+def events_of(view: View, fault: Fault) -> Iterator[Event]:
+    """Return what a fault of a GPU makes happen, each at its own instant."""
+    match fault.kind:
+        case FaultKind.GPU_LOST:
+            yield xid_event(view, FALLEN_OFF, fault.begin)
+            yield Event(view=view, kind=EventKind.GPU_LOST, at=fault.begin, attributes={"call": "nvmlDeviceGetUUID"})
+            yield Event(view=view, kind=EventKind.GPU_RECOVERED, at=fault.end)
+        case FaultKind.GPU_HUNG:
+            call = {"call": "nvmlDeviceGetPowerUsage"}
+            yield Event(view=view, kind=EventKind.HANG_STARTED, at=fault.begin, attributes=call)
+            yield Event(view=view, kind=EventKind.HANG_ENDED, at=fault.end, attributes=call)
+        case FaultKind.HOT_GPU:
+            seconds = str((fault.end - fault.begin) // NANOS)
+            cause = {"cause": "hw_thermal"}
+            yield Event(view=view, kind=EventKind.THROTTLE_STARTED, at=fault.begin, attributes=cause)
+            ended = {**cause, "seconds": seconds}
+            yield Event(view=view, kind=EventKind.THROTTLE_ENDED, at=fault.end, attributes=ended)
+        case FaultKind.XID:
+            yield xid_event(view, int(fault.amount), fault.begin)
+
+
+def xid_event(view: View, code: int, at: int) -> Event:
+    """Return the event of an XID."""
+    row = xid(code)
+    attributes = {"name": row.name, "class": row.cls.value, "action": row.action.value, "sources": "nvml"}
+    return Event(view=view, kind=EventKind.XID, code=code, at=at, attributes=attributes)
+
 
 CONTROLLER_3D = 0x030200
 GUESTS = "guests"

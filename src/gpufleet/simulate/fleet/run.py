@@ -10,7 +10,7 @@ import msgspec
 
 from gpufleet.model.time import NANOS
 from gpufleet.simulate.fleet.agents import Timing, agents_of
-from gpufleet.simulate.fleet.clock import FleetClock
+from gpufleet.simulate.fleet.chance import FleetClock
 from gpufleet.simulate.fleet.fleet import Fleet
 from gpufleet.simulate.fleet.posting import ALONE, Counts, Manner, Poster, Way
 

@@ -1,22 +1,31 @@
-"""The store: `ports.Store` over a ClickHouse dialect, embedded or on a server."""
+"""The store: `ports.Store` over a ClickHouse dialect, embedded or on a server.
+
+Ending an insert that was begun before and may not have come to its end.
+
+Accepted batches to the rows of every table. Pure but for what `Known` remembers.
+"""
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
+from secrets import token_hex
 from typing import Any, Self
 
 import msgspec
 
+from gpufleet.model.api.inventory import ChangeQuestion, GpuPool, StoredChange, StoredSlot
+from gpufleet.model.api.sql import Selected, SqlColumn, SqlLimits, SqlViewRecord
+from gpufleet.model.api.usage import Stretch, Worked
 from gpufleet.model.declared import DeclaredGpus, DeclaredResource
 from gpufleet.model.errors import StoreError
 from gpufleet.model.holding import Holding
-from gpufleet.model.inventory import ChangeQuestion, GpuPool, StoredChange, StoredSlot
-from gpufleet.model.provenance import Provenance
-from gpufleet.model.retention import FOR_EVER, Retention
-from gpufleet.model.sql import Selected, SqlColumn, SqlLimits, SqlViewRecord
+from gpufleet.model.reading import Provenance
 from gpufleet.model.status import ReaderStatus
-from gpufleet.model.stored import (
+from gpufleet.model.stored.retention import FOR_EVER, Retention
+from gpufleet.model.stored.samples import (
     Accepted,
     EventQuestion,
     KnownGpus,
@@ -28,37 +37,133 @@ from gpufleet.model.stored import (
     StoredSample,
     StoredSeries,
 )
-from gpufleet.model.usage import Stretch, Worked
-from gpufleet.stores.clickhouse.arrow import arrow_table
-from gpufleet.stores.clickhouse.client import Handle, Handles, connector, translated
-from gpufleet.stores.clickhouse.columns import Columns
-from gpufleet.stores.clickhouse.counts import GpuCounts
-from gpufleet.stores.clickhouse.declared import fetch_declared_gpus, fetch_declared_of
-from gpufleet.stores.clickhouse.dsn import Dsn, parse_dsn
-from gpufleet.stores.clickhouse.events import fetch_events
-from gpufleet.stores.clickhouse.find import fetch_tellers_of_text, fetch_tellers_of_view
-from gpufleet.stores.clickhouse.fleet import fetch_counts, fetch_gpus_on_buses, fetch_standings
-from gpufleet.stores.clickhouse.holdings import fetch_holdings
-from gpufleet.stores.clickhouse.inventory import fetch_changes, fetch_pools, fetch_slots
-from gpufleet.stores.clickhouse.latest import fetch_latest
-from gpufleet.stores.clickhouse.lease import Lease
-from gpufleet.stores.clickhouse.lock import FolderLock
-from gpufleet.stores.clickhouse.met import Met
-from gpufleet.stores.clickhouse.migrate import migrate
-from gpufleet.stores.clickhouse.processes import fetch_processes
-from gpufleet.stores.clickhouse.readers import fetch_readers
+from gpufleet.stores.clickhouse.connection.client import Handle, Handles, connector, translated
+from gpufleet.stores.clickhouse.connection.dsn import Dsn, parse_dsn
+from gpufleet.stores.clickhouse.connection.embedded import FolderLock
+from gpufleet.stores.clickhouse.connection.lease import Lease
+from gpufleet.stores.clickhouse.machines.counts import GpuCounts
+from gpufleet.stores.clickhouse.machines.declared import DeclaredRows, fetch_declared_gpus, fetch_declared_of
+from gpufleet.stores.clickhouse.machines.events import fetch_events
+from gpufleet.stores.clickhouse.machines.inventory import fetch_changes, fetch_pools, fetch_slots
+from gpufleet.stores.clickhouse.machines.processes import ProcessRows, fetch_processes
+from gpufleet.stores.clickhouse.machines.rows import PartRows
+from gpufleet.stores.clickhouse.machines.standings import fetch_counts, fetch_gpus_on_buses, fetch_standings
+from gpufleet.stores.clickhouse.machines.status import (
+    fetch_holdings,
+    fetch_readers,
+    fetch_tellers_of_text,
+    fetch_tellers_of_view,
+)
 from gpufleet.stores.clickhouse.rollup.hours import Marks, touched
 from gpufleet.stores.clickhouse.rollup.job import fetch_next, roll_hour
-from gpufleet.stores.clickhouse.rollup.retention import set_retention
-from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, every_table
-from gpufleet.stores.clickhouse.rollup.worked import fetch_worked
-from gpufleet.stores.clickhouse.rows import build
-from gpufleet.stores.clickhouse.schema import Engine
-from gpufleet.stores.clickhouse.series import fetch_series
-from gpufleet.stores.clickhouse.sets import Known
-from gpufleet.stores.clickhouse.settle import settle
-from gpufleet.stores.clickhouse.sql.asking import select, settings_of
+from gpufleet.stores.clickhouse.rollup.tables import TOUCHED_HOURS, every_table, set_retention
+from gpufleet.stores.clickhouse.rollup.usage import fetch_worked
+from gpufleet.stores.clickhouse.samples.blocks import DimRows, SampleRows, info_rows
+from gpufleet.stores.clickhouse.samples.cache import Met
+from gpufleet.stores.clickhouse.samples.latest import fetch_latest
+from gpufleet.stores.clickhouse.samples.series import fetch_series
+from gpufleet.stores.clickhouse.schema.arrow import arrow_table
+from gpufleet.stores.clickhouse.schema.columns import Columns, Rows, count
+from gpufleet.stores.clickhouse.schema.migrate import migrate
+from gpufleet.stores.clickhouse.schema.sets import Known, absence_set_id
+from gpufleet.stores.clickhouse.schema.tables import ABSENCE_SETS, INFO, Engine, Table
+from gpufleet.stores.clickhouse.sql.statement import select, settings_of
 from gpufleet.stores.clickhouse.sql.views import VIEWS
+
+LOG = logging.getLogger(__name__)
+
+
+def settle(handle: Handle, table: Table, rows: Any, token: str) -> None:
+    """Insert those of the rows, an Arrow table, that are not in the table.
+
+    The server writes a token down, in `deduplication_logs`, before it gives the part its name. A process that is
+    killed between the two leaves a token without rows, and the insert that repeats it is taken for a repetition
+    (MergeTree without Keeper, engine 26.9; `docs/decisions/0010-a-token-proves-nothing.md`). So it is the rows that
+    are looked for.
+    """
+    begun = f"begun_{blake2b(token.encode(), digest_size=8).hexdigest()}"
+    missing = render_missing(table, begun)
+    handle.command(f"DROP TABLE IF EXISTS {begun} SYNC")  # of a process that was killed here
+    handle.command(f"CREATE TABLE {begun} AS {table.name} ENGINE = Memory")
+    try:
+        handle.insert_arrow(begun, rows)
+        count = int(handle.query(f"SELECT count() FROM {missing}").result_rows[0][0])  # noqa: S608 - names are ours
+        if count:
+            LOG.warning(
+                "%d rows of %s were not there, though their insert was: they are inserted now", count, table.name
+            )
+            # Without a token of its own its content would be one, and could have been written down in the same way.
+            settings = {"insert_deduplication_token": token_hex(16)}
+            handle.command(f"INSERT INTO {table.name} SELECT * FROM {missing}", settings=settings)  # noqa: S608
+    finally:
+        handle.command(f"DROP TABLE IF EXISTS {begun} SYNC")
+
+
+def render_missing(table: Table, begun: str) -> str:
+    """Return what to select from to have the rows of `begun` that the table lacks, told by what makes them one.
+
+    Where rows of one key have versions, an insert keeps the greatest of its own, so no other is looked for.
+    """
+    key = ", ".join(f"`{name}`" for name in table.key)
+    one = f"{key}, `{table.version}`" if table.version else key
+    there = f"SELECT {one} FROM {table.name} WHERE ({key}) IN (SELECT {key} FROM {begun})"  # noqa: S608
+    missing = f"{begun} WHERE ({one}) NOT IN ({there})"
+    if not table.version:
+        return missing
+    return f"{missing} AND ({one}) IN (SELECT {key}, max(`{table.version}`) FROM {begun} GROUP BY {key})"  # noqa: S608
+
+
+def build(accepted: Sequence[Accepted], known: Known) -> dict[str, Columns]:
+    """Return table name to columns, in the order to write them; tables with nothing to write are left out.
+
+    What rows point at comes before the rows, and `latest` comes last, so that a reader never meets a row
+    whose absences, texts or dimensions are not there yet.
+
+    Args:
+        accepted: the batches.
+        known: what the store holds already; what is to be written is added to it.
+
+    Raises:
+        UnstorableError: if a state is not one of its metric's states.
+    """
+    sets = Rows(column.name for column in ABSENCE_SETS.columns)
+    samples, dims, parts, processes = SampleRows(known), DimRows(), PartRows(known), ProcessRows()
+    declared = DeclaredRows()
+    for one in accepted:
+        ids = []
+        for absences in one.batch.absences:
+            number = absence_set_id(absences)
+            ids.append(number)
+            if absences and number not in known.absence_sets:
+                known.absence_sets.add(number)
+                ordered = sorted(absences, key=lambda absence: absence.metric)
+                sets.add(
+                    number,
+                    [absence.metric for absence in ordered],
+                    [absence.reason.value for absence in ordered],
+                    [absence.detail for absence in ordered],
+                )
+        samples.add(one, ids)
+        dims.add(one, ids)
+        parts.add(one)
+        processes.add(one, ids)
+        declared.add(one)
+    sample_columns, newest, texts = samples.gather()
+    info = Rows(column.name for column in INFO.columns)
+    for row in info_rows(texts):
+        info.add(*row)
+    tables = {
+        "absence_sets": sets.columns,
+        "info": info.columns,
+        **{name: rows.columns for name, rows in parts.tables.items()},
+        "processes": processes.columns,
+        "declared": declared.columns,
+        "dim_samples": dims.columns,
+        "samples": sample_columns,
+        "latest": newest,
+    }
+    return {name: columns for name, columns in tables.items() if count(columns)}
+
 
 _STATS = """
 SELECT table, sum(rows), sum(bytes_on_disk), count() FROM system.parts

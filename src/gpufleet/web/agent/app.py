@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from gpufleet.agent.showing import Form
+from gpufleet.agent.publish.pages import Form
 from gpufleet.codecs.snapshot_json import encode_snapshot
 from gpufleet.exporters.exposition import Syntax
 from gpufleet.model.errors import ConfigError

@@ -6,10 +6,10 @@ from litestar import Controller, Request, Response, delete, get, put
 from litestar.di import NamedDependency
 from litestar.params import FromPath, JSONBody, QueryParameter
 
-from gpufleet.hub.paging import asked, page_of
-from gpufleet.hub.queries import Queries
+from gpufleet.hub.query import Queries
+from gpufleet.hub.query.paging import asked, page_of
 from gpufleet.model.allocation import Allocation, AllocationSpec
-from gpufleet.model.answer import AllocationAnswer, SeriesAnswer
+from gpufleet.model.api.answer import AllocationAnswer, SeriesAnswer
 from gpufleet.web.hub.formats import listed
 from gpufleet.web.hub.openapi import describe, errors
 from gpufleet.web.hub.parameters import Cursor, Limit, asked_window

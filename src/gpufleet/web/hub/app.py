@@ -6,32 +6,25 @@ from typing import Any
 from litestar import Litestar, Request, get
 from litestar.di import Provide
 
-from gpufleet.hub.clusters import Clusters
-from gpufleet.hub.credentials import UnauthenticatedError
-from gpufleet.hub.overview import Overview
-from gpufleet.hub.queries import Queries
-from gpufleet.hub.status import HubStatus
+from gpufleet.hub.query import Queries
+from gpufleet.hub.query.overview import Overview
+from gpufleet.hub.query.status import HubStatus
+from gpufleet.hub.receive.clusters import Clusters
+from gpufleet.hub.receive.credentials import UnauthenticatedError
 from gpufleet.model.access import Principal
-from gpufleet.model.answer import ErrorAnswer
-from gpufleet.web.hub import asked
-from gpufleet.web.hub.access import ACCESS
+from gpufleet.model.api.answer import ErrorAnswer
+from gpufleet.web.hub import parameters
+from gpufleet.web.hub.access import ACCESS, Door, ForbiddenError, turn_away
 from gpufleet.web.hub.allocations import Allocations
-from gpufleet.web.hub.auditing import AuditRoutes
-from gpufleet.web.hub.clusters import ClusterRoutes
-from gpufleet.web.hub.door import Door, ForbiddenError, turn_away
+from gpufleet.web.hub.audit import AuditRoutes, Recorder
 from gpufleet.web.hub.errors import HANDLERS
 from gpufleet.web.hub.events import Events
-from gpufleet.web.hub.fleet import Fleet
+from gpufleet.web.hub.fleet import ClusterRoutes, Fleet, Inventory
 from gpufleet.web.hub.formats import Answered
-from gpufleet.web.hub.front import front_page
-from gpufleet.web.hub.health import Health
-from gpufleet.web.hub.inventory import Inventory
-from gpufleet.web.hub.methods import Methods, as_get
+from gpufleet.web.hub.front import Health, front_page
+from gpufleet.web.hub.http import Methods, Receive, Scope, Send, as_get, respond
 from gpufleet.web.hub.openapi import CONFIG, exact
-from gpufleet.web.hub.recording import Recorder
-from gpufleet.web.hub.respond import Receive, Scope, Send, respond
-from gpufleet.web.hub.sql import SqlRoutes
-from gpufleet.web.hub.usage import Usage
+from gpufleet.web.hub.usage import SqlRoutes, Usage
 
 MAX_QUESTION_BYTES = 1 << 20
 """Of a request's body anywhere else."""
@@ -108,7 +101,7 @@ def build_api(
             openapi_document,
             front_page,
         ],
-        guards=[door.guard, asked.guard],
+        guards=[door.guard, parameters.guard],
         dependencies={
             "queries": Provide(lambda: queries, sync_to_thread=False),
             "overview": Provide(lambda: overview, sync_to_thread=False),

@@ -8,12 +8,12 @@ from litestar import Request, Response
 from litestar.exceptions import HTTPException
 from litestar.types import ExceptionHandlersMap
 
-from gpufleet.hub.history import QuestionError
-from gpufleet.hub.queries.sql import BusyError
-from gpufleet.hub.queries.whereabouts import AmbiguousError
-from gpufleet.model.answer import ErrorAnswer
+from gpufleet.hub.query.history import QuestionError
+from gpufleet.hub.query.sql import BusyError
+from gpufleet.hub.query.targets import AmbiguousError
+from gpufleet.model.api.answer import ErrorAnswer
 from gpufleet.model.errors import ConflictError, GpufleetError, NotFoundError, RegistryError, SqlError, StoreError
-from gpufleet.web.hub.door import ForbiddenError
+from gpufleet.web.hub.access import ForbiddenError
 from gpufleet.web.hub.ingest import RETRY_AFTER_SECONDS
 
 LOG = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ from litestar import Controller, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
-from gpufleet.hub.history import QuestionError
-from gpufleet.hub.paging import asked
-from gpufleet.hub.queries import Queries
-from gpufleet.model.answer import EventsAnswer
+from gpufleet.hub.query import Queries
+from gpufleet.hub.query.history import QuestionError
+from gpufleet.hub.query.paging import asked
+from gpufleet.model.api.answer import EventsAnswer
 from gpufleet.model.time import NANOS
 from gpufleet.web.hub.allocations import Tenant
 from gpufleet.web.hub.openapi import errors

@@ -16,15 +16,14 @@ import msgspec
 from litestar import Litestar, Request, Response
 from litestar.response.base import ASGIResponse
 
-from gpufleet.hub.history import QuestionError
-from gpufleet.hub.paging import Page
-from gpufleet.model.answer import EventsAnswer, GpuPage, MachinePage, NodePage
-from gpufleet.model.inventory import GpuChangePage
-from gpufleet.model.sql import SqlAnswer
-from gpufleet.model.usage import UsageAnswer
-from gpufleet.web.hub.columns import Column, answered_columns, columns_of
-from gpufleet.web.hub.respond import Receive, Scope, Send
-from gpufleet.web.hub.tables import encode_arrow, encode_csv
+from gpufleet.hub.query.history import QuestionError
+from gpufleet.hub.query.paging import Page
+from gpufleet.model.api.answer import EventsAnswer, GpuPage, MachinePage, NodePage
+from gpufleet.model.api.inventory import GpuChangePage
+from gpufleet.model.api.sql import SqlAnswer
+from gpufleet.model.api.usage import UsageAnswer
+from gpufleet.web.hub.http import Receive, Scope, Send
+from gpufleet.web.hub.tables import Column, answered_columns, columns_of, encode_arrow, encode_csv
 
 T = TypeVar("T")
 

@@ -11,17 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 from urllib.parse import parse_qs
 
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.imported.writers import Writer
-from gpufleet.hub.imported.writes import NotYetError, Writes
-from gpufleet.hub.imported.written import Written
-from gpufleet.hub.ingest import ForeignClusterError, TooManySendersError
-from gpufleet.hub.liveness.listening import Listening
-from gpufleet.hub.pressure import Pressure
+from gpufleet.hub.imports.receiver import NotYetError, Writes
+from gpufleet.hub.imports.request import Written
+from gpufleet.hub.imports.writers import Writer
+from gpufleet.hub.liveness.uptime import Listening
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.ingest import ForeignClusterError, TooManySendersError
+from gpufleet.hub.receive.limits import Pressure
 from gpufleet.model.errors import RegistryError, SpoolError, StoreError, WireError, WireLimitError
-from gpufleet.web.hub.body import Body, GoneError, RefusedError
+from gpufleet.web.hub.http import Body, GoneError, Headers, Receive, RefusedError, Scope, Send
 from gpufleet.web.hub.ingest import RETRY_AFTER_SECONDS
-from gpufleet.web.hub.respond import Headers, Receive, Scope, Send
 
 MAX_NAME = 128
 MAX_PARAMETERS = 16

@@ -26,8 +26,9 @@ from gpufleet.codecs.bundle import (
     parse_waited,
     unpack,
 )
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.ingest import (
+from gpufleet.hub.liveness.uptime import Listening
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.ingest import (
     EpochConflictError,
     ForeignClusterError,
     Ingest,
@@ -37,13 +38,11 @@ from gpufleet.hub.ingest import (
     TurnedAwayError,
     groups,
 )
-from gpufleet.hub.liveness.listening import Listening
-from gpufleet.hub.pressure import Pressure
-from gpufleet.model.answer import ErrorAnswer
+from gpufleet.hub.receive.limits import Pressure
+from gpufleet.model.api.answer import ErrorAnswer
 from gpufleet.model.errors import GpufleetError, SpoolError, WireError, WireLimitError, WireVersionError
-from gpufleet.ports import Clock
-from gpufleet.web.hub.body import Body, GoneError, RefusedError
-from gpufleet.web.hub.respond import Receive, Scope, Send, header, respond
+from gpufleet.ports.clock import Clock
+from gpufleet.web.hub.http import Body, GoneError, Receive, RefusedError, Scope, Send, header, respond
 
 RETRY_AFTER_SECONDS = 2
 

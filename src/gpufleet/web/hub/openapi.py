@@ -13,7 +13,7 @@ from litestar.openapi.spec import Components, SecurityScheme
 from gpufleet import __version__
 from gpufleet.model.access import AuditRecord
 from gpufleet.model.allocation import Allocation, AllocationSpec
-from gpufleet.model.answer import (
+from gpufleet.model.api.answer import (
     AllocationAnswer,
     ErrorAnswer,
     EventsAnswer,
@@ -24,10 +24,10 @@ from gpufleet.model.answer import (
     SenderRecord,
     SeriesAnswer,
 )
+from gpufleet.model.api.inventory import GpuChangePage, GpuPool
+from gpufleet.model.api.sql import SqlAnswer, SqlQuestion, SqlViewRecord
+from gpufleet.model.api.usage import UsageAnswer
 from gpufleet.model.cluster import ClusterRecord, ClusterSpec
-from gpufleet.model.inventory import GpuChangePage, GpuPool
-from gpufleet.model.sql import SqlAnswer, SqlQuestion, SqlViewRecord
-from gpufleet.model.usage import UsageAnswer
 from gpufleet.web.hub.formats import FORMATS, JSON, LISTS
 
 _WORDS: Mapping[int, str] = {

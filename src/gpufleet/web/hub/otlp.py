@@ -13,15 +13,14 @@ from gpufleet.codecs.otlp.encode import encode_answer, encode_status
 from gpufleet.codecs.otlp.encodings import unpack
 from gpufleet.codecs.otlp.messages import JSON, PROTOBUF
 from gpufleet.codecs.otlp.records import Answer as Counted
-from gpufleet.hub.imported.logs import read_request as read_logs
-from gpufleet.hub.imported.points import READER
-from gpufleet.hub.imported.points import read_request as read_metrics
-from gpufleet.hub.imported.writers import Writer
-from gpufleet.hub.imported.written import Written
+from gpufleet.hub.imports.otlp import READER
+from gpufleet.hub.imports.otlp import read_logs_request as read_logs
+from gpufleet.hub.imports.otlp import read_metrics_request as read_metrics
+from gpufleet.hub.imports.request import Written
+from gpufleet.hub.imports.writers import Writer
 from gpufleet.model.time import NANOS
-from gpufleet.web.hub.body import RefusedError
+from gpufleet.web.hub.http import Headers, RefusedError, Scope, header
 from gpufleet.web.hub.imports import Answer, Read, has_plain_pods
-from gpufleet.web.hub.respond import Headers, Scope, header
 
 NAMES_SHOWN = 5
 """Names of metrics in the words of a partial success."""

@@ -1,14 +1,22 @@
-"""Times and steps out of query strings."""
+"""Times and steps out of query strings.
+
+What a query string may say: what its route takes, and once where one is meant.
+
+A filter that nothing heeds would be answered with everything, as if all of it fitted.
+"""
 
 import contextlib
 import datetime as dt
 import re
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import parse_qsl
 
 import msgspec
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
 from litestar.params import QueryParameter
 
-from gpufleet.hub.history import QuestionError, Window, window
+from gpufleet.hub.query.history import QuestionError, Window, window
 from gpufleet.model.time import NANOS, to_ns
 from gpufleet.model.view import ViewKind, normalise_pci_address
 
@@ -70,3 +78,36 @@ def span(field: str, text: str) -> int:
     if found is None:
         raise QuestionError(field, f"{text!r} is not a span of time such as 60, 15s, 1m or 6h")
     return int(float(found[1]) * _SECONDS[found[2]] * NANOS)
+
+
+FORMAT = "format"
+"""Every route takes it."""
+
+
+def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Refuse a query string of which a part would not be heeded.
+
+    Raises:
+        QuestionError: naming the parameter.
+    """
+    query = connection.scope["query_string"].decode("latin-1")
+    if not query or not connection.scope["path"].startswith("/v1/"):
+        return
+    taken = {FORMAT: False, **_parameters(handler)}
+    met: set[str] = set()
+    for name, _ in parse_qsl(query, keep_blank_values=True):
+        if name not in taken:
+            words = f"there is no such parameter: {connection.url.path} takes {', '.join(sorted(taken))}"
+            raise QuestionError(name[:100], words)
+        if name in met and not taken[name]:
+            raise QuestionError(name, "is given more than once, and one is meant")
+        met.add(name)
+
+
+def _parameters(handler: BaseRouteHandler) -> dict[str, bool]:
+    """Return the query parameters of a route, and whether each can be repeated."""
+    return {
+        said.name or name: field.is_non_string_sequence
+        for name, field in handler.parsed_fn_signature.parameters.items()
+        if isinstance(said := field.kwarg_definition, QueryParameter)
+    }

@@ -1,24 +1,57 @@
-"""The HTTP edge of a relay: it takes batches as a hub does, and answers for nothing but itself."""
+"""The HTTP edge of a relay: it takes batches as a hub does, and answers for nothing but itself.
+
+Relays that post to one another in a circle.
+
+Each would take what comes back for a repetition, as it holds it, and so would the one before: all would forget it.
+"""
+
+import re
 
 import msgspec
 
 from gpufleet import __version__
 from gpufleet.exporters.exposition import Page, labelled
-from gpufleet.hub.counters import Counters
-from gpufleet.hub.credentials import UnauthenticatedError
-from gpufleet.hub.pressure import Pressure
-from gpufleet.hub.relay import Forwarder
-from gpufleet.hub.relayed import Relayed
-from gpufleet.hub.wal import Wal
-from gpufleet.model.answer import ErrorAnswer
-from gpufleet.ports import Clock
-from gpufleet.web.hub.access import BATCHES
-from gpufleet.web.hub.circle import Circle
-from gpufleet.web.hub.door import Door, ForbiddenError, turn_away
+from gpufleet.hub.receive.counters import Counters
+from gpufleet.hub.receive.credentials import UnauthenticatedError
+from gpufleet.hub.receive.limits import Pressure
+from gpufleet.hub.receive.log import Wal
+from gpufleet.hub.relay.forwarding import Forwarder
+from gpufleet.hub.relay.senders import Relayed
+from gpufleet.model.api.answer import ErrorAnswer
+from gpufleet.ports.clock import Clock
+from gpufleet.web.hub.access import BATCHES, Door, ForbiddenError, turn_away
+from gpufleet.web.hub.http import Methods, Receive, Scope, Send, as_get, header, respond
 from gpufleet.web.hub.ingest import BatchEndpoint
-from gpufleet.web.hub.methods import Methods, as_get
-from gpufleet.web.hub.respond import Receive, Scope, Send, respond
 from gpufleet.web.hub.selfmetrics import CONTENT_TYPE
+
+RELAYS_KEPT = 64
+"""Relays before this one that are remembered."""
+
+_HEADER = b"gpufleet-relay"
+_NAME = re.compile(r"[0-9a-f]{32}")
+
+
+class Circle:
+    """What one relay knows of those before it, since it started."""
+
+    def __init__(self, name: str) -> None:
+        """Take the relay's own name: the epoch of its log."""
+        self._name = name
+        self._before: set[str] = set()
+
+    def names(self) -> str:
+        """Return the header by which the next hub can tell that it is in a circle."""
+        return ",".join((self._name, *sorted(self._before)))
+
+    def closes(self, scope: Scope) -> bool:
+        """Remember who posts, and tell whether that came from this relay itself."""
+        named = {name for value in header(scope, _HEADER) for name in _NAME.findall(value)}
+        if self._name in named:
+            return True
+        if len(self._before | named) <= RELAYS_KEPT:
+            self._before |= named
+        return False
+
 
 ROUTES = ("/healthz", "/readyz", "/metrics", "/v1/senders")
 """What is answered beside batches."""

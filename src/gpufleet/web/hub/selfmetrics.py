@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from gpufleet import __version__
 from gpufleet.exporters.exposition import Page, labelled
 from gpufleet.hub.forward.forwarder import Forwarder
-from gpufleet.hub.pulled.standing import Standings
-from gpufleet.hub.status import HubStatus
-from gpufleet.model.fleet import HubHearing
+from gpufleet.hub.imports.scrape_status import Standings
+from gpufleet.hub.query.status import HubStatus
+from gpufleet.model.api.fleet import HubHearing
 from gpufleet.model.liveness import State
 from gpufleet.model.time import NANOS
 

@@ -1,13 +1,173 @@
-"""Tables as bytes: CSV and Arrow."""
+"""Tables as bytes: CSV and Arrow.
+
+Records laid flat: what the columns of a list of them are, by their types alone, and what each record has there.
+
+The same columns come for every page of a list, whatever is on it: but readings have a column for each metric that is on
+the page. What is in a column has one type; what has no plain one (lists, maps of whatever keys) is there as JSON.
+"""
 
 import csv
+import datetime as dt
 import importlib
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import msgspec
+from msgspec.inspect import (
+    BoolType,
+    DateTimeType,
+    DictType,
+    EnumType,
+    FloatType,
+    IntType,
+    StrType,
+    StructType,
+    Type,
+    UnionType,
+    type_info,
+)
+
+from gpufleet.model.catalogue import CATALOGUE, ValueType
+from gpufleet.model.reading import Reading
 from gpufleet.model.text import no_formula
-from gpufleet.web.hub.columns import Column, text_of
+
+Get = Callable[[Any], Any]
+"""Takes a record, returns the cell: a value of the column's type, or None."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column.
+
+    Attributes:
+        name: path of the field, with points between.
+        type: `int64`, `uint64`, `float64`, `bool`, `text`, `instant`.
+        get: finds the cell.
+    """
+
+    name: str
+    type: str
+    get: Get
+
+
+_PLAIN: dict[type[Type], str] = {
+    BoolType: "bool",
+    DateTimeType: "instant",
+    EnumType: "text",
+    FloatType: "float64",
+    IntType: "int64",
+    StrType: "text",
+}
+
+_METRIC = {ValueType.INT: "int64", ValueType.FLOAT: "float64", ValueType.ENUM: "text", ValueType.TEXT: "text"}
+
+
+def columns_of(record: type, rows: Sequence[Any]) -> list[Column]:
+    """Return the columns of records of a type; `rows` only say which metrics there are."""
+    return list(_columns(type_info(record), "", lambda one: one, rows))
+
+
+def _columns(kind: Type, path: str, get: Get, rows: Sequence[Any]) -> Iterable[Column]:
+    kind = _some(kind)
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            name = f"{path}.{field.encode_name}" if path else field.encode_name
+            yield from _columns(field.type, name, _field(get, field.name), rows)
+    elif isinstance(kind, DictType) and isinstance(kind.value_type, StructType) and kind.value_type.cls is Reading:
+        names = {name for row in rows for name in get(row) or ()}
+        for name in (one for one in CATALOGUE if one in names):
+            metric = CATALOGUE[name]
+            unsigned = metric.type is ValueType.INT and metric.low is not None and metric.low >= 0
+            yield Column(f"{path}.{name}", "uint64" if unsigned else _METRIC[metric.type], _reading(get, name, "value"))
+            yield Column(f"{path}.{name}.absent", "text", _reading(get, name, "absent"))
+    elif isinstance(kind, DictType) and isinstance(kind.key_type, EnumType) and type(_some(kind.value_type)) in _PLAIN:
+        for key in kind.key_type.cls:
+            yield Column(f"{path}.{key.value}", _PLAIN[type(_some(kind.value_type))], _entry(get, key))
+    elif type(kind) in _PLAIN:
+        yield Column(path, _PLAIN[type(kind)], get)
+    else:
+        yield Column(path, "text", lambda row: _as_json(get(row)))
+
+
+def _some(kind: Type) -> Type:
+    """Return what a field is where it is not None; a number of two types is a float."""
+    if not isinstance(kind, UnionType):
+        return kind
+    some = [one for one in kind.types if type(one) is not msgspec.inspect.NoneType]
+    if len(some) == 1:
+        return some[0]
+    return FloatType() if {type(one) for one in some} == {IntType, FloatType} else kind
+
+
+def _field(get: Get, name: str) -> Get:
+    def field(row: Any) -> Any:
+        found = get(row)
+        return None if found is None else getattr(found, name)
+
+    return field
+
+
+def _reading(get: Get, name: str, what: str) -> Get:
+    def reading(row: Any) -> Any:
+        found: Reading | None = (get(row) or {}).get(name)
+        return None if found is None else getattr(found, what)
+
+    return reading
+
+
+def _entry(get: Get, key: Any) -> Get:
+    return lambda row: (get(row) or {}).get(key)
+
+
+def _as_json(value: Any) -> str | None:
+    return None if value is None else msgspec.json.encode(value).decode()
+
+
+_ANSWERED = (
+    ("UInt", "uint64"),
+    ("Int", "int64"),
+    ("Float", "float64"),
+    ("Bool", "bool"),
+    ("DateTime", "instant"),
+)
+
+
+def answered_columns(names: Sequence[str], types: Sequence[str]) -> list[Column]:
+    """Return the columns of rows of cells, by ClickHouse's words for their types."""
+    return [
+        Column(name, _answered(kind), _cell(place)) for place, (name, kind) in enumerate(zip(names, types, strict=True))
+    ]
+
+
+def _answered(kind: str) -> str:
+    plain = kind.removeprefix("LowCardinality(").removeprefix("Nullable(")
+    if plain.startswith(("UInt128", "UInt256", "Int128", "Int256")):
+        return "text"
+    return next((ours for start, ours in _ANSWERED if plain.startswith(start)), "text")
+
+
+def _cell(place: int) -> Get:
+    def cell(row: Sequence[Any]) -> Any:
+        value = row[place]
+        if isinstance(value, list | tuple | dict):
+            return _as_json(value)
+        return value
+
+    return cell
+
+
+def text_of(value: Any) -> str:
+    """Return a cell as text: instants as RFC 3339, nothing where there is nothing."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case dt.datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case _:
+            return str(value)
+
 
 ROWS_A_BATCH = 10_000
 """Rows of one record batch."""

@@ -1,16 +1,20 @@
-"""The route of what allocations came to."""
+"""The route of what allocations came to.
+
+Routes of SQL.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated
 
-from litestar import Controller, get
+from litestar import Controller, get, post
 from litestar.di import NamedDependency
-from litestar.params import QueryParameter
+from litestar.params import JSONBody, QueryParameter
 
-from gpufleet.hub.history import QuestionError
-from gpufleet.hub.queries import Queries
+from gpufleet.hub.query import Queries
+from gpufleet.hub.query.history import QuestionError
+from gpufleet.model.api.sql import SqlAnswer, SqlQuestion, SqlViewRecord
+from gpufleet.model.api.usage import Dimension, UsageAnswer
 from gpufleet.model.time import NANOS
-from gpufleet.model.usage import Dimension, UsageAnswer
 from gpufleet.web.hub.allocations import Tenant
 from gpufleet.web.hub.openapi import errors
 from gpufleet.web.hub.parameters import instant
@@ -71,3 +75,26 @@ def dimensions(texts: Sequence[str] | None) -> tuple[Dimension, ...]:
             words = f"{name[:50]!r} is none of {', '.join(Dimension)}"
             raise QuestionError("group_by", words) from error
     return tuple(dict.fromkeys(found))
+
+
+class SqlRoutes(Controller):
+    """Statements of administrators over views of the store."""
+
+    path = "/v1/query"
+    tags = ("sql",)
+
+    @get(summary="The views that a statement may read, and their columns", responses=errors())
+    async def list_views(self, queries: NamedDependency[Queries]) -> tuple[SqlViewRecord, ...]:
+        """Return them in the order of the documentation."""
+        return queries.sql.views()
+
+    @post(
+        summary="Answer one SELECT over the views",
+        description="400 `bad_query` when it is wrong, reads what is no view, calls what may not be called, or comes "
+        "to more than it may. It is recorded in the audit log.",
+        status_code=200,
+        responses=errors(413),
+    )
+    async def query(self, data: JSONBody[SqlQuestion], queries: NamedDependency[Queries]) -> SqlAnswer:
+        """Ask it."""
+        return await queries.sql.select(data.sql)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from gpufleet.stores.clickhouse.ddl import render_create
 from gpufleet.stores.clickhouse.rollup.tables import every_table
-from gpufleet.stores.clickhouse.schema import Engine
+from gpufleet.stores.clickhouse.schema.statements import render_create
+from gpufleet.stores.clickhouse.schema.tables import Engine
 
 for engine in Engine:
     statements = ";\n\n".join(render_create(table, engine) for table in every_table()) + ";\n"

@@ -3,10 +3,9 @@
 import msgspec
 import pytest
 
-from gpufleet.model.retention import FOR_EVER, Resolution, Retention
+from gpufleet.model.stored.retention import FOR_EVER, Resolution, Retention
 from gpufleet.model.time import NANOS
-from gpufleet.stores.clickhouse.rollup.choosing import choose
-from gpufleet.stores.clickhouse.rollup.hours import Standing
+from gpufleet.stores.clickhouse.rollup.hours import Standing, choose
 
 HOUR, MINUTE, DAY = 3600 * NANOS, 60 * NANOS, 86_400 * NANOS
 KEPT = Retention(raw_days=30, minute_days=90, hour_days=1000)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Storage, ValueType
 from gpufleet.model.time import NANOS
-from gpufleet.stores.clickhouse.rollup.lasting import states_of, usage_of
+from gpufleet.stores.clickhouse.rollup.durations import states_of, usage_of
 from gpufleet.stores.clickhouse.rollup.rows import Rows, read_rows
 from gpufleet.stores.clickhouse.rollup.tables import HOUR_NS, MINUTE_NS
 from gpufleet.stores.clickhouse.rollup.windows import Windows, coarser, windows_of

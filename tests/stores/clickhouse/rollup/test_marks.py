@@ -3,7 +3,7 @@
 import types
 from typing import Any
 
-from gpufleet.model.retention import FOR_EVER
+from gpufleet.model.stored.retention import FOR_EVER
 from gpufleet.model.time import NANOS
 from gpufleet.stores.clickhouse.rollup.hours import QUIET_SECONDS, Marks, Standing
 from gpufleet.stores.clickhouse.rollup.job import next_hour

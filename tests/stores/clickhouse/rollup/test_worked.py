@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from gpufleet.model.retention import FOR_EVER, LONGEST_DAYS, Retention
+from gpufleet.model.api.usage import Stretch
+from gpufleet.model.stored.retention import FOR_EVER, LONGEST_DAYS, Retention
 from gpufleet.model.time import NANOS
-from gpufleet.model.usage import Stretch
 from gpufleet.stores.clickhouse import ClickHouseStore
 from tests.stores.clickhouse.rollup import brute
 from tests.stores.clickhouse.rollup.brute import HOUR, Told

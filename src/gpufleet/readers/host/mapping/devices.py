@@ -7,7 +7,6 @@ from gpufleet.model.errors import WireError
 from gpufleet.model.machine import PciFunction
 from gpufleet.readers.host import plan
 from gpufleet.readers.host.mapping import Readings
-from gpufleet.readers.host.parse.filesystems import Mount, choose_filesystems, parse_mountinfo
 from gpufleet.readers.host.parse.pci import is_address, is_display, parse_function, parse_numa_node
 from gpufleet.readers.host.parse.services import (
     SERVICES,
@@ -16,6 +15,7 @@ from gpufleet.readers.host.parse.services import (
     judge_service,
     parse_process_stat,
 )
+from gpufleet.readers.host.parse.storage import Mount, choose_filesystems, parse_mountinfo
 from gpufleet.readers.host.parse.text import shown
 from gpufleet.readers.host.source import Source
 

@@ -8,25 +8,22 @@ from gpufleet.model.machine import Machine, MachineKind
 from gpufleet.readers.host import plan
 from gpufleet.readers.host.fetch import RootDisk
 from gpufleet.readers.host.mapping import Readings
-from gpufleet.readers.host.parse.disk import parse_udev
-from gpufleet.readers.host.parse.filesystems import FILE_MOUNTS, hides_processes, parse_mountinfo
 from gpufleet.readers.host.parse.identity import (
+    ContainerEvidence,
+    MachineEvidence,
+    judge_container,
+    judge_virtualization,
     parse_boot_id,
+    parse_container_variable,
     parse_dmi_text,
     parse_machine_id,
     parse_os_name,
     parse_system_uuid,
 )
-from gpufleet.readers.host.parse.processor import cpu_model, parse_cpuinfo
+from gpufleet.readers.host.parse.kernel import cpu_model, parse_cpuinfo
 from gpufleet.readers.host.parse.services import parse_process_stat
+from gpufleet.readers.host.parse.storage import FILE_MOUNTS, hides_processes, parse_mountinfo, parse_udev
 from gpufleet.readers.host.parse.text import decode, line, shown
-from gpufleet.readers.host.parse.virtualization import (
-    ContainerEvidence,
-    MachineEvidence,
-    judge_container,
-    judge_virtualization,
-    parse_container_variable,
-)
 from gpufleet.readers.host.source import Source
 
 FILES: dict[str, tuple[str, Callable[[bytes, str], str]]] = {

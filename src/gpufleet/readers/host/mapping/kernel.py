@@ -3,11 +3,13 @@
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.readers.host import plan
 from gpufleet.readers.host.mapping import Readings
-from gpufleet.readers.host.parse.memory import WINDOWS, parse_meminfo, parse_pressure
-from gpufleet.readers.host.parse.processor import (
+from gpufleet.readers.host.parse.kernel import (
     MODES,
+    WINDOWS,
     ProcessorTimes,
     parse_loadavg,
+    parse_meminfo,
+    parse_pressure,
     parse_stat,
     utilization,
 )

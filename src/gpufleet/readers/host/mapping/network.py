@@ -3,15 +3,19 @@
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.readers.host import plan
 from gpufleet.readers.host.mapping import Readings
-from gpufleet.readers.host.parse.infiniband import (
+from gpufleet.readers.host.parse.network import (
     ERROR_COUNTERS,
+    Interface,
+    classify,
+    is_up,
     link_layer,
     parse_octets,
     parse_port_state,
     parse_rate,
+    parse_speed,
+    parse_uevent,
     port_interface,
 )
-from gpufleet.readers.host.parse.network import Interface, classify, is_up, parse_speed, parse_uevent
 from gpufleet.readers.host.parse.pci import basename
 from gpufleet.readers.host.parse.text import count, decode, shown
 from gpufleet.readers.host.source import Source

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from gpufleet.codecs.nvidia_smi.words import token
+from gpufleet.codecs.nvidia_smi.values import token
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.process import PROCESS_READINGS, Process
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpufleet.codecs.nvidia_smi.words import shown, slug, token
+from gpufleet.codecs.nvidia_smi.values import shown, slug, token
 from gpufleet.model.absence import Absent, Reason
 from gpufleet.model.catalogue import Metric, ValueType
 from gpufleet.model.reading import Value

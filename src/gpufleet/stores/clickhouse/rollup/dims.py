@@ -6,10 +6,20 @@ or not.
 """
 
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Storage
-from gpufleet.model.provenance import Provenance
+from gpufleet.model.reading import Provenance
 from gpufleet.model.time import NANOS
-from gpufleet.stores.clickhouse.rollup.parts import CHUNK, NEXT, OF_THE_DRIVER, SPEAKS_NS, TELLER
-from gpufleet.stores.clickhouse.rollup.tables import DIMS_1H, DIMS_1M, MINUTE_NS, STATES_1H, STATES_1M
+from gpufleet.stores.clickhouse.rollup.tables import (
+    CHUNK,
+    DIMS_1H,
+    DIMS_1M,
+    MINUTE_NS,
+    NEXT,
+    OF_THE_DRIVER,
+    SPEAKS_NS,
+    STATES_1H,
+    STATES_1M,
+    TELLER,
+)
 
 SETTINGS = {"max_threads": 1, "max_insert_threads": 1, "do_not_merge_across_partitions_select_final": 1}
 

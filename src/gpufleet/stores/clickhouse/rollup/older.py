@@ -5,10 +5,9 @@ partition that was carried over and not dropped yet is carried over again, to th
 """
 
 from gpufleet.model.catalogue import Metric, MetricKind, Storage, ValueType
-from gpufleet.stores.clickhouse.client import Handle
-from gpufleet.stores.clickhouse.rollup.parts import TELLER
-from gpufleet.stores.clickhouse.rollup.tables import STATES_1H, STATES_1M, WINDOWS_1H, WINDOWS_1M, plain
-from gpufleet.stores.clickhouse.schema import Table
+from gpufleet.stores.clickhouse.connection.client import Handle
+from gpufleet.stores.clickhouse.rollup.tables import STATES_1H, STATES_1M, TELLER, WINDOWS_1H, WINDOWS_1M, plain
+from gpufleet.stores.clickhouse.schema.tables import Table
 
 _PARTITIONS = """
 SELECT DISTINCT table, partition_id FROM system.parts

@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 
 from gpufleet.model.catalogue import CATALOGUE, Storage
-from gpufleet.model.provenance import Provenance
-from gpufleet.stores.clickhouse.rollup.parts import speaks_ns
+from gpufleet.model.reading import Provenance
+from gpufleet.stores.clickhouse.rollup.tables import speaks_ns
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 

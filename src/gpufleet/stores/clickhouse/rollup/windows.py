@@ -13,8 +13,8 @@ import numpy as np
 
 from gpufleet.model.catalogue import CATALOGUE, MetricKind
 from gpufleet.model.time import NANOS
-from gpufleet.stores.clickhouse.rollup.parts import DRAWS_AT_MOST_WATTS, ENERGY, OF_THE_DRIVER
 from gpufleet.stores.clickhouse.rollup.rows import Cells, Numbers, Rows
+from gpufleet.stores.clickhouse.rollup.tables import DRAWS_AT_MOST_WATTS, ENERGY, OF_THE_DRIVER
 
 _KINDS = {metric.id: metric.kind for metric in CATALOGUE.values()}
 _OF_THE_DRIVER = frozenset(CATALOGUE[name].id for name in OF_THE_DRIVER)

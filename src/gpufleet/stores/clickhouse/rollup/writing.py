@@ -8,11 +8,11 @@ import numpy as np
 
 from gpufleet.model.catalogue import CATALOGUE, MetricKind, Storage
 from gpufleet.model.time import NANOS
-from gpufleet.stores.clickhouse.rollup.lasting import Lasted, Used
+from gpufleet.stores.clickhouse.rollup.durations import Lasted, Used
 from gpufleet.stores.clickhouse.rollup.rows import TEXTS, Numbers, Rows
 from gpufleet.stores.clickhouse.rollup.tables import plain
 from gpufleet.stores.clickhouse.rollup.windows import Counter, Gauge, State, Windows
-from gpufleet.stores.clickhouse.schema import Table
+from gpufleet.stores.clickhouse.schema.tables import Table
 
 _BY_ID = {metric.id: metric for metric in CATALOGUE.values()}
 

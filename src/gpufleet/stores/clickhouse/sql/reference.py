@@ -1,7 +1,7 @@
 """The views that statements read, as a reference page."""
 
-from gpufleet.model.sql import SqlLimits
-from gpufleet.stores.clickhouse.sql.functions import FUNCTIONS
+from gpufleet.model.api.sql import SqlLimits
+from gpufleet.stores.clickhouse.sql.statement import FUNCTIONS
 from gpufleet.stores.clickhouse.sql.views import VIEWS
 
 

@@ -2,16 +2,205 @@
 
 A table's layout may change with the schema's version; a view's columns are only ever added to. Each view shows a row
 once, as the tables do once they are merged.
+
+What a view for people is, and the words for columns that several have. Pure.
+
+Views over minutes and hours: what is left of samples when their days are over. Pure.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 
-from gpufleet.model.catalogue import CATALOGUE, Metric, Storage, ValueType
+import msgspec
+
+from gpufleet.model.catalogue import CATALOGUE, Metric, MetricKind, Storage, ValueType
 from gpufleet.model.process import PROCESS_READINGS
-from gpufleet.stores.clickhouse.schema import metric_type
-from gpufleet.stores.clickhouse.sql.shown import Shown, SqlView, escaped, same
-from gpufleet.stores.clickhouse.sql.windows import WINDOW_VIEWS
+from gpufleet.stores.clickhouse.schema.tables import metric_type
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """One column of a view: its name, what it is made of, what it says, and whether it is a metric's."""
+
+    name: str
+    made_of: str
+    help: str
+    of_metric: bool = False
+
+
+class SqlView(msgspec.Struct, frozen=True, kw_only=True):
+    """One view.
+
+    Attributes:
+        name: as in SQL.
+        help: what one row is.
+        columns: in order.
+        source: what stands after FROM.
+        metrics: which columns of metrics it has, for the reference: they are too many to be listed there.
+    """
+
+    name: str
+    help: str
+    columns: tuple[Shown, ...]
+    source: str
+    metrics: str = ""
+
+
+WORDS = {
+    "cluster": "id of the cluster",
+    "machine": "the hub's id of the machine",
+    "view": "key of the device's view, such as `gpu/GPU-…`; empty for the machine itself",
+    "reader": "who read it",
+    "lane": "schedule that it is read on: static, fast, slow, event",
+    "provenance": "who measured: `host_local_probe`, `slice_guest`, `imported`, …",
+    "measured_at": "when it was measured, by the machine's clock",
+    "received_at": "when the hub received it, or the first relay before it, by the hub's clock",
+    "reported_at": "when it was last told, by the hub's clock",
+    "epoch": "run of the sender's sequence numbers",
+    "seq": "number of the batch in it",
+    "driver_session": "another number is another start of the driver: counters begin again",
+    "kind": "`gpu`, `mig` or `vgpu`",
+    "side": "`host`, `guest`, `vgpu_host` or `pci_only`",
+    "uuid": "of the device, or NULL",
+    "pci_address": "or NULL",
+    "instance": "of a vGPU, or NULL",
+    "parent": "key of the view that it is a part of, or NULL",
+    "index": "the driver's position number when last told; it names nothing",
+    "metric": "name in the catalogue",
+    "labels": "values of the metric's dimensions, in their order",
+    "text": "what it says",
+    "since": "when it was first measured so",
+    "state": "how the reader was doing",
+    "interval_seconds": "how often it reads",
+    "last_attempt": "or NULL",
+    "last_success": "or NULL",
+    "duration_seconds": "of the last pass",
+    "failures": "in a row",
+    "error_class": "or empty",
+    "last_error": "in its own words, or empty",
+    "total": "processes that there were; more than are listed where the agent cut the list",
+}
+
+
+def same(names: str) -> tuple[Shown, ...]:
+    """Return columns that are what the table has, by their names with blanks between them."""
+    return tuple(Shown(name, f"`{name}`", WORDS[name]) for name in names.split())
+
+
+def escaped(text: str) -> str:
+    """Return a text as it stands in a literal."""
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+_TELLER = "cluster machine view reader lane provenance"
+_WINDOWS_CURRENT = (
+    "FINAL WHERE (toStartOfHour(at), version) IN (SELECT hour, max(version) FROM rolled_hours GROUP BY hour)"
+)
+"""An attempt that was cut short, or knew less, is no answer (`rollup/tables.py`)."""
+
+_SPANS = (("minute", "a minute", "1m", " Fractions may be rounded to seven digits."), ("hour", "an hour", "1h", ""))
+_AT = "when the {} began; the newest two hours are not made yet"
+
+_PARTS = {
+    MetricKind.GAUGE: {
+        "min": "least",
+        "max": "greatest",
+        "avg": "mean of the samples",
+        "count": "samples that had a value",
+    },
+    MetricKind.COUNTER: {"last": "last value", "increase": "by how much it grew, over starts of the driver too"},
+    MetricKind.STATE: {"last": "last state"},
+}
+_TAILS = {MetricKind.GAUGE: "tail_gauge", MetricKind.COUNTER: "tail_counter", MetricKind.STATE: "tail_state"}
+
+_METRICS = (
+    "for each metric that has no dimensions and is no text, by its name in [metrics.md](metrics.md): of a gauge "
+    "`_min`, `_max`, `_avg` and `_count` (samples that had a value), of a counter `_last` and `_increase` (over starts "
+    "of the driver too), of a state `_last`; NULL, or a count of 0, where no sample had a value"
+)
+
+
+def _part(metric: Metric, part: str) -> str:
+    """Return what a row has of a part of a metric; a state by its name."""
+    if metric.storage is Storage.CORE:
+        value = f"`{metric.name}_{part}`"
+    else:
+        prefix = _TAILS[metric.kind]
+        value = f"{prefix}_{part}[indexOf({prefix}_ids, {metric.id})]"
+        if part != "count":  # outside an array stands 0, which is right for a count
+            value = f"if(has({prefix}_ids, {metric.id}), {value}, NULL)"
+    if metric.kind is MetricKind.STATE:
+        names = ", ".join(f"'{escaped(name)}'" for name in metric.states)
+        value = f"if(isNull({value}), NULL, [{names}][assumeNotNull({value}) + 1])"
+    return value
+
+
+_STATES = ", ".join(
+    f"'{metric.name}'"
+    for metric in CATALOGUE.values()
+    if metric.kind is MetricKind.STATE and metric.storage not in (Storage.CORE, Storage.TAIL)
+)
+
+
+def _whole(part: str) -> str:
+    """Return a part of a counter with dimensions; a state is kept as a position, which is nobody's number."""
+    return f"if(metric IN ({_STATES}), NULL, int_{part})"
+
+
+def _counted(part: str) -> str:
+    return f"coalesce(toFloat64({_whole(part)}), float_{part})"
+
+
+def _windows_metrics() -> Iterator[Shown]:
+    for metric in CATALOGUE.values():
+        if metric.storage in (Storage.CORE, Storage.TAIL):
+            for part, words in _PARTS[metric.kind].items():
+                yield Shown(f"{metric.name}_{part}", _part(metric, part), f"{metric.name}: {words}", of_metric=True)
+
+
+def _at(span: str) -> Shown:
+    return Shown("at", "at", _AT.format(span))
+
+
+def _all(span: str, one: str, table: str, digits: str) -> Iterator[SqlView]:
+    yield SqlView(
+        name=f"fleet_{span}s",
+        help=f"What the samples of {one} come to, by device and reader; ask with bounds on `at`, `cluster` and "
+        f"`machine`.{digits}",
+        columns=(*same(_TELLER), _at(span), Shown("samples", "samples", "how many there were"), *_windows_metrics()),
+        source=f"windows_{table} {_WINDOWS_CURRENT}",
+        metrics=_METRICS,
+    )
+    yield SqlView(
+        name=f"fleet_dimension_{span}s",
+        help=f"What the values with dimensions of {one} come to; ask with bounds as of `fleet_{span}s`.",
+        columns=(
+            *same(f"{_TELLER} metric labels"),
+            _at(span),
+            *(Shown(part, part, f"{_PARTS[MetricKind.GAUGE][part]}; of gauges") for part in ("min", "max", "avg")),
+            Shown("count", "count", _PARTS[MetricKind.GAUGE]["count"]),
+            Shown("last", _counted("last"), "last value; of counters, inexact past 2^53"),
+            Shown("last_integer", _whole("last"), "the same where it is whole: exact"),
+            Shown("increase", _counted("increase"), "by how much it grew, over starts of the driver too; of counters"),
+            Shown("increase_integer", _whole("increase"), "the same where it is whole: exact"),
+        ),
+        source=f"dim_windows_{table} {_WINDOWS_CURRENT}",
+    )
+    yield SqlView(
+        name=f"fleet_state_{span}s",
+        help=f"How long a device was in a state in {one}; what nobody knew is in no row.",
+        columns=(
+            *same(f"{_TELLER} metric labels"),
+            Shown("state", "state", "one of the metric's states"),
+            _at(span),
+            Shown("seconds", "seconds", "of it"),
+        ),
+        source=f"state_windows_{table} {_WINDOWS_CURRENT}",
+    )
+
+
+WINDOW_VIEWS = tuple(view for span, one, table, digits in _SPANS for view in _all(span, one, table, digits))
+"""All of them, in the order of the documentation."""
+
 
 LATEST, SAMPLES = "latest", "samples"
 

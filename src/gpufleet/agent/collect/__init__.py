@@ -1,0 +1,1 @@
+"""Collection: reader schedules, the newest samples, and the snapshot made of them."""

@@ -1,0 +1,162 @@
+"""The loop of one reader: each lane on its interval, one pass at a time, every failure turned into a status."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from gpufleet.agent.collect.state import FIRST_PASS_ORDER, Outcome, Timetable
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue.metric import Lane
+from gpufleet.model.errors import ReaderError
+from gpufleet.model.reading import Round
+from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.ports.clock import Clock
+from gpufleet.ports.reader import Reader
+
+log = logging.getLogger(__name__)
+
+MAX_TOLD = 64
+"""Different errors that are told until the reader works again: a stranger may word each of them anew."""
+
+MAX_WORDS = 1024
+"""Letters of an error that are kept: as many as a batch can carry."""
+
+
+class ReaderLoop:
+    """Runs one reader."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        intervals: Mapping[Lane, float],
+        timeout_seconds: float,
+        clock: Clock,
+        report: Callable[[Outcome], None],
+        excuses: Callable[[Absent], bool | None] = lambda _: False,
+        withheld: Callable[[], Absent | None] = lambda: None,
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            reader: what is read.
+            intervals: seconds between passes by lane.
+            timeout_seconds: the bound of a pass.
+            clock: the clocks.
+            report: hears of each pass.
+            excuses: whether a failure only says that there is nothing to read here; None while that is not known.
+            withheld: why the reader may not read now, or None. While it may not, it is closed and holds nothing.
+        """
+        self.reader = reader
+        self._intervals = {lane: intervals[lane] for lane in FIRST_PASS_ORDER if lane in reader.lanes}
+        self._timeout = timeout_seconds
+        self._clock = clock
+        self._report = report
+        self._excuses = excuses
+        self._withheld = withheld
+        self._is_closed = True
+        self._told: set[str] = set()
+        self._statuses = {
+            lane: ReaderStatus(reader=reader.name, lane=lane, state=ReaderState.NEVER, interval_seconds=interval)
+            for lane, interval in self._intervals.items()
+        }
+
+    @property
+    def statuses(self) -> tuple[ReaderStatus, ...]:
+        """How each lane is doing."""
+        return tuple(self._statuses.values())
+
+    async def run(self) -> None:
+        """Run until cancelled, then close the reader."""
+        timetable = Timetable(self._intervals, self._clock.monotonic())
+        try:
+            while True:
+                due, lane = timetable.next()
+                await asyncio.sleep(max(0.0, due - self._clock.monotonic()))
+                self._report(await self.run_pass(lane))
+                timetable.done(lane, self._clock.monotonic())
+        finally:
+            try:
+                await self.reader.close()
+            except ReaderError as error:
+                log.warning("reader %s: %s", self.reader.name, error)
+
+    async def run_pass(self, lane: Lane) -> Outcome:
+        """Make one pass of one lane, within its time."""
+        began_at, began = self._clock.now_ns(), self._clock.monotonic()
+        done: Round | None = None
+        failure: Absent | None = None
+        error_class = ""
+        try:
+            failure = await self._withhold()
+            if failure is None:
+                self._is_closed = False
+                async with asyncio.timeout(self._timeout):
+                    done = await self.reader.read(lane)
+            else:
+                error_class = failure.reason
+        except TimeoutError:
+            error_class = Reason.TIMEOUT
+            failure = Absent(Reason.TIMEOUT, f"the {lane} pass did not end within {self._timeout:g} s")
+        except ReaderError as error:
+            done, error_class, failure = error.round, error.absence, Absent(error.absence, _bounded(str(error)))
+        except Exception as error:  # the one catch point: a defect costs its own pass
+            error_class = type(error).__name__
+            failure = Absent(Reason.READER_FAILED, _bounded(f"{error_class}: {error}"))
+            log.debug("reader %s, lane %s: defect", self.reader.name, lane, exc_info=True)
+        ended = self._clock.monotonic()
+        before = self._statuses[lane]
+        words = failure.detail if failure else _first(done.errors if done else ())
+        status = ReaderStatus(
+            reader=self.reader.name,
+            lane=lane,
+            state=ReaderState.FAILED if failure else ReaderState.PARTIAL if words else ReaderState.OK,
+            interval_seconds=before.interval_seconds,
+            last_attempt=began_at,
+            last_success=before.last_success if failure else self._clock.now_ns(),
+            duration_seconds=ended - began,
+            failures=before.failures + 1 if failure else 0,
+            error_class=error_class or ("partial" if words else ""),
+            last_error=words,
+        )
+        self._statuses[lane] = status
+        self._log_change(status, failure)
+        return Outcome(
+            status=status,
+            round=done,
+            failure=failure,
+            ended_at=self._clock.now_ns(),
+            ended=ended,
+            withheld=self._is_closed and failure is not None,
+        )
+
+    async def _withhold(self) -> Absent | None:
+        why = self._withheld()
+        if why is not None and not self._is_closed:
+            await self.reader.close()
+            self._is_closed = True
+        return why
+
+    def _log_change(self, status: ReaderStatus, failure: Absent | None) -> None:
+        """Tell each error once, from whichever lane, until every lane works again."""
+        if status.last_error and status.last_error not in self._told and len(self._told) < MAX_TOLD:
+            excused = failure is not None and self._excuses(failure)
+            if excused is None:
+                return  # a later pass knows
+            self._told.add(status.last_error)
+            if excused:
+                log.info("reader %s: nothing to read on this machine: %s", status.reader, status.last_error)
+                return
+            log.warning("reader %s, lane %s: %s: %s", status.reader, status.lane, status.state, status.last_error)
+        elif self._told and not any(one.last_error for one in self._statuses.values()):
+            self._told.clear()
+            log.info("reader %s works again", status.reader)
+
+
+def _first(errors: tuple[str, ...]) -> str:
+    return _bounded(errors[0]) if errors else ""
+
+
+def _bounded(words: str) -> str:
+    words = words.encode("utf-8", "replace").decode()  # a lone surrogate could not travel
+    return words if len(words) <= MAX_WORDS else words[: MAX_WORDS - 1] + "…"

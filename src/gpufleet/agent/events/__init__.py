@@ -1,0 +1,1 @@
+"""Events: derived from readings, grouped, counted and remembered."""

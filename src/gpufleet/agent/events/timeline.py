@@ -1,0 +1,301 @@
+"""The machine's events: taken from every reader, made one where several tell the same, counted, and told once.
+
+What the agent remembers of events over a restart: one small file in its state folder.
+
+How many XIDs each GPU had, since when. Pure.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from gpufleet.agent.collect.state import EVENTS_READER as READER
+from gpufleet.agent.collect.state import Outcome, State
+from gpufleet.agent.events.changes import Changes
+from gpufleet.agent.events.groups import Groups, log_seq
+from gpufleet.model.absence import Absent, Reason
+from gpufleet.model.catalogue import Lane
+from gpufleet.model.catalogue.events import (
+    DRIVER_EVENTS,
+    LOG_LOST,
+    RELEASED,
+    XID_ALL,
+    XID_ERRORS,
+    XID_LAST,
+    XID_LAST_AT,
+    XID_SINCE,
+)
+from gpufleet.model.event import Event, EventKind
+from gpufleet.model.reading import DimValue, Provenance, Round, Sample, Value
+from gpufleet.model.status import ReaderState, ReaderStatus
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import Side, View, ViewKind
+from gpufleet.model.xid import xid
+from gpufleet.ports.clock import Clock
+
+MAX_CODES = 256
+"""Different numbers that are counted for one GPU; the driver has fewer."""
+
+MAX_DEVICES = 1024
+
+NOBODY_WATCHES = Absent(Reason.NOT_COLLECTED, "neither the kernel's log nor the driver's events can be watched here")
+NONE_YET = Absent(Reason.NO_DATA, "none was seen since the watch began")
+
+
+class XidCounts(msgspec.Struct, kw_only=True):
+    """What was counted in one boot of the machine.
+
+    Attributes:
+        since: nanoseconds since 1970; from here on every XID that was told is counted.
+        counts: view key to XID to how many.
+        last: view key to the newest XID and when it happened.
+    """
+
+    since: int
+    counts: dict[str, dict[int, int]] = {}
+    last: dict[str, tuple[int, int]] = {}
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Count the XIDs among the events."""
+        for event in events:
+            if event.kind != EventKind.XID or event.view is None:
+                continue
+            key = event.view.key
+            if key not in self.counts and len(self.counts) >= MAX_DEVICES:
+                continue
+            self.since = min(self.since, event.at)
+            of_device = self.counts.setdefault(key, {})
+            if event.code in of_device or len(of_device) < MAX_CODES:
+                of_device[event.code] = of_device.get(event.code, 0) + int(event.attributes.get("count", "1"))
+            if key not in self.last or self.last[key][1] <= event.at:
+                self.last[key] = (event.code, event.at)
+
+    def rename(self, before: str, after: str) -> None:
+        """Give what was counted under a device's first name (its address) to the name that is known by now."""
+        for code, count in self.counts.pop(before, {}).items():
+            of_device = self.counts.setdefault(after, {})
+            of_device[code] = of_device.get(code, 0) + count
+        last = self.last.pop(before, None)
+        if last is not None and (after not in self.last or self.last[after][1] < last[1]):
+            self.last[after] = last
+
+    def values(self, key: str, *, watched: bool) -> tuple[dict[str, Value | Absent], tuple[DimValue, ...]]:
+        """Return the readings of a device, and those by number."""
+        if not watched:
+            return dict.fromkeys((XID_ALL, XID_LAST, XID_LAST_AT, XID_SINCE), NOBODY_WATCHES), ()
+        counts = self.counts.get(key, {})
+        last = self.last.get(key)
+        values: dict[str, Value | Absent] = {
+            XID_ALL: sum(counts.values()),
+            XID_LAST: NONE_YET if last is None else last[0],
+            XID_LAST_AT: NONE_YET if last is None else last[1] / NANOS,
+            XID_SINCE: self.since / NANOS,
+        }
+        return values, tuple(DimValue(XID_ERRORS, (str(code),), count) for code, count in sorted(counts.items()))
+
+
+def explained(event: Event) -> Event:
+    """Return an XID's event with what the table says of its number; other events as they are."""
+    if event.kind != EventKind.XID:
+        return event
+    row = xid(event.code)
+    words = {"name": row.name, "class": row.cls.value, "action": row.action.value}
+    return msgspec.structs.replace(event, attributes={**{k: v for k, v in words.items() if v}, **event.attributes})
+
+
+log = logging.getLogger(__name__)
+
+MAX_BYTES = 8 << 20
+
+
+class Remembered(msgspec.Struct, kw_only=True):
+    """What is in the file.
+
+    Attributes:
+        boot: id of the boot that `log_seq`, `xids` and `session` belong to.
+        log_seq: number of the newest record of the kernel's log whose event has been told, or -1.
+        xids: what was counted in that boot.
+        driver, session: version and session of the driver when it was read last.
+        events: the newest, the oldest first.
+    """
+
+    boot: str
+    log_seq: int = -1
+    xids: XidCounts
+    driver: str = ""
+    session: int = 0
+    events: tuple[Event, ...] = ()
+
+
+class Keeper:
+    """Loads and saves it. Blocking."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the file's path; its folder is made when it is first saved."""
+        self._path = path
+        self._failing = False
+
+    def load(self) -> Remembered | None:
+        """Return what was saved, or None where there is nothing, or nothing that can be read."""
+        try:
+            with self._path.open("rb") as file:
+                return msgspec.json.decode(file.read(MAX_BYTES), type=Remembered)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            log.warning("%s cannot be read, events are counted anew: %s", self._path, error)
+            return None
+
+    def save(self, remembered: Remembered) -> None:
+        """Put it in place of what was there. A disk that refuses is told of once; then memory alone remembers."""
+        fresh = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with fresh.open("wb") as file:
+                file.write(msgspec.json.encode(remembered))
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._path)
+        except OSError as error:
+            if not self._failing:
+                log.warning("%s cannot be written, a restart would tell events again: %s", self._path, error)
+            self._failing = True
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+        else:
+            self._failing = False
+
+
+SAMPLE_SECONDS = 60.0
+"""Between samples of the counts while nothing happens."""
+
+
+def status_before() -> ReaderStatus:
+    """Return the status of the timeline before its first pass."""
+    return ReaderStatus(reader=READER, lane=Lane.EVENT, state=ReaderState.NEVER, interval_seconds=SAMPLE_SECONDS)
+
+
+class Timeline:
+    """Takes what passes tell, and gives passes of its own: events that are settled, and the counts."""
+
+    def __init__(self, clock: Clock, *, boot: str = "", remembered: Remembered | None = None) -> None:
+        """Take the clocks, the id of this boot, and what was remembered over the restart."""
+        self._clock = clock
+        self._boot = boot
+        old = remembered if remembered is not None and boot and remembered.boot == boot else None
+        self._xids = old.xids if old else XidCounts(since=clock.now_ns())
+        self._seen_seq = old.log_seq if old else -1
+        self._changes = Changes(driver=remembered.driver if remembered else "", session=old.session if old else 0)
+        self._groups = Groups()
+        self._next_sample = clock.monotonic()
+
+    def take(self, outcome: Outcome, state: State) -> Outcome:
+        """Take the events of a pass, and what its readings show; return the pass without its events."""
+        done = outcome.round
+        if done is None:
+            return outcome
+        now = self._clock.monotonic()
+        told = [event for event in done.events if not self._is_known(event)]
+        for sample in done.samples:
+            if sample.provenance is Provenance.IMPORTED:
+                continue  # of another time than our own readings: the two beside each other would look like changes
+            told += self._changes.of_machine(sample) if sample.view is None else self._changes.of_device(sample)
+        if done.inventory is not None:
+            told += self._changes.of_bus(done.inventory, outcome.ended_at)
+        for event in told:
+            self._groups.take(explained(msgspec.structs.replace(event, view=_resolve(event.view, state))), now)
+        if not done.events:
+            return outcome
+        return msgspec.structs.replace(outcome, round=msgspec.structs.replace(done, events=()))
+
+    def tell(self, event: Event) -> None:
+        """Take an event of the agent itself."""
+        self._groups.take(event, self._clock.monotonic())
+
+    def due_in(self) -> float:
+        """Return the seconds until `settle` has something to give."""
+        now = self._clock.monotonic()
+        held = self._groups.due_in(now)
+        sample = max(0.0, self._next_sample - now)
+        return sample if held is None else min(held, sample)
+
+    def settle(self, state: State, *, released: bool | None = None, everything: bool = False) -> Outcome | None:
+        """Return a pass with the events that are settled and the counts, or None while there is nothing to tell.
+
+        Args:
+            state: what the agent knows.
+            released: whether the devices were let go; None where nobody could ask for that.
+            everything: hold nothing back, because nothing more will come.
+        """
+        now, now_ns = self._clock.monotonic(), self._clock.now_ns()
+        events = self._groups.settle(now, everything=everything)
+        if not events and now < self._next_sample and not everything:
+            return None
+        self._next_sample = now + SAMPLE_SECONDS
+        self._xids.add(events)
+        status = msgspec.structs.replace(
+            status_before(), state=ReaderState.OK, last_attempt=now_ns, last_success=now_ns
+        )
+        samples = list(self._samples(state, now_ns))
+        if released is not None:
+            samples.append(_sample(None, now_ns, {RELEASED: int(released)}))
+        done = Round(samples=tuple(samples), events=tuple(events))
+        return Outcome(status=status, round=done, failure=None, ended_at=now_ns, ended=now)
+
+    def remembered(self, state: State) -> Remembered:
+        """Return what is to survive a restart: of the kernel's log, that everything before what is held was told."""
+        held = self._groups.held_log_seq()
+        return Remembered(
+            boot=self._boot,
+            log_seq=self._seen_seq if held is None else held - 1,
+            xids=self._xids,
+            driver=self._changes.driver,
+            session=self._changes.session,
+            events=tuple(state.events),
+        )
+
+    def _is_known(self, event: Event) -> bool:
+        """Whether it is a record of the kernel's log that was taken before: the log is read anew at each start."""
+        seq = log_seq(event)
+        if seq is None:
+            return False
+        if seq <= self._seen_seq:
+            return True
+        self._seen_seq = seq
+        return False
+
+    def _samples(self, state: State, at: int) -> Iterable[Sample]:
+        log = [kept.sample.values.get(LOG_LOST) for kept in state.machine_samples().values()]
+        log_is_read = any(value is not None and not isinstance(value, Absent) for value in log)
+        for key, kept in state.views().items():
+            others = [one.sample for (reader, _), one in kept.items() if reader != READER]
+            view = others[0].view if others else None
+            if view is None or view.kind is not ViewKind.GPU or view.side is not Side.HOST:
+                continue
+            if view.uuid and view.pci_address:
+                self._xids.rename(f"{view.kind}/pci/{view.pci_address}", key)
+            driver_tells = any(sample.values.get(DRIVER_EVENTS) == 1 for sample in others)
+            values, dims = self._xids.values(key, watched=log_is_read or driver_tells)
+            yield _sample(view, at, values, dims)
+
+
+def _sample(
+    view: View | None, at: int, values: Mapping[str, Value | Absent], dims: tuple[DimValue, ...] = ()
+) -> Sample:
+    return Sample(view=view, reader=READER, lane=Lane.EVENT, measured_at=at, values=dict(values), dims=dims)
+
+
+def _resolve(view: View | None, state: State) -> View | None:
+    """Return the view by which the machine's readers know the device now, where the event has only its place."""
+    if view is None or view.pci_address is None:
+        return view
+    for kept in state.views().values():
+        for one in kept.values():
+            known = one.sample.view
+            if known and known.kind is ViewKind.GPU and known.pci_address == view.pci_address and known.uuid:
+                return known
+    return view

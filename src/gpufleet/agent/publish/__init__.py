@@ -1,0 +1,1 @@
+"""Publication: batches for the hub, and the prepared pages."""

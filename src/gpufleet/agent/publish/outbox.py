@@ -1,0 +1,149 @@
+"""Batches, numbered and on disk before anybody is asked to take them.
+
+The way to the hub, when there is one.
+"""
+
+import logging
+
+from gpufleet import __version__
+from gpufleet.agent.publish.push import Pusher
+from gpufleet.agent.publish.queue import Queue, Queued
+from gpufleet.codecs.batch import decode, encode
+from gpufleet.delivery.export import QueueStats, SendStats
+from gpufleet.model.errors import SpoolError, WireError
+from gpufleet.model.status import Heartbeat
+from gpufleet.model.wire.batch import Batch, MachineReport
+from gpufleet.ports.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class Outbox:
+    """Makes batches and puts them in the queue. What is lost is counted, and said in heartbeats."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        cluster: str,
+        sender: str,
+        heartbeat_seconds: float,
+        config_hash: str,
+        clock: Clock,
+    ) -> None:
+        """Take the queue, who we are, and how often we say that we live."""
+        self._queue = queue
+        self._cluster = cluster
+        self._sender = sender
+        self._heartbeat_seconds = heartbeat_seconds
+        self._config_hash = config_hash
+        self._clock = clock
+        self._started_at = clock.now_ns()
+        self._next_heartbeat = clock.monotonic()
+        self._not_made = 0
+        self._failing = False
+        self._oldest: tuple[str, int, int] | None = None  # epoch, number, and when it was measured
+        self.stats = SendStats()
+
+    def heartbeat_due_in(self) -> float:
+        """Return the seconds until a heartbeat is due; 0 when it is."""
+        return max(0.0, self._next_heartbeat - self._clock.monotonic())
+
+    def queue_stats(self) -> QueueStats:
+        """Return the queue as it is now."""
+        queue = self._queue
+        return QueueStats(
+            records=queue.records, bytes=queue.waiting_bytes, dropped=queue.dropped, in_memory=queue.memory_records
+        )
+
+    async def post(self, *reports: MachineReport | None) -> bool:
+        """Put the reports in the queue, with a heartbeat if one is due; say whether there is a new record."""
+        beats = self.heartbeat_due_in() == 0.0
+        told = tuple(report for report in reports if report is not None)
+        if not told and not beats:
+            return False
+        sent_at = self._clock.now_ns()
+        heartbeat = await self._heartbeat() if beats else None
+
+        def make(epoch: str, seq: int) -> bytes:
+            return encode(
+                Batch(
+                    cluster=self._cluster,
+                    sender=self._sender,
+                    epoch=epoch,
+                    seq=seq,
+                    sent_at=sent_at,
+                    heartbeat=heartbeat,
+                    reports=told,
+                )
+            )
+
+        try:
+            await self._queue.put(make)
+        except (SpoolError, WireError) as error:
+            self._not_made += 1
+            self.stats.lost = self._lost
+            if not self._failing:
+                log.error("a batch is lost, and so are those after it until this is mended: %s", error)
+            self._failing = True
+            return False
+        if self._failing:
+            log.info("batches are made again; %d were lost", self._lost)
+        self._failing = False
+        self.stats.batches += 1
+        self.stats.lost = self._lost
+        if beats:
+            self._next_heartbeat = self._clock.monotonic() + self._heartbeat_seconds
+        return True
+
+    @property
+    def _lost(self) -> int:
+        return self._not_made + self._queue.lost
+
+    async def _heartbeat(self) -> Heartbeat:
+        oldest = await self._oldest_unsent()
+        queue = self.queue_stats()  # after it: what waits only becomes less meanwhile
+        return Heartbeat(
+            interval_seconds=self._heartbeat_seconds,
+            version=__version__,
+            started_at=self._started_at,
+            config_hash=self._config_hash,
+            queue_records=queue.records,
+            queue_bytes=queue.bytes,
+            oldest_unsent=oldest if queue.records else None,
+            dropped_total=queue.dropped + self._lost,
+        )
+
+    async def _oldest_unsent(self) -> int | None:
+        """Return when the oldest batch that waits was measured. It is read once, however long it waits."""
+        try:
+            oldest = await self._queue.oldest()
+        except SpoolError:
+            return None  # unknown; the pusher, which reads the same, counts and says it
+        if oldest is None:
+            return None
+        if self._oldest is None or self._oldest[:2] != (oldest.epoch, oldest.seq):
+            self._oldest = (oldest.epoch, oldest.seq, _measured_at(oldest))
+        return self._oldest[2]
+
+
+def _measured_at(one: Queued) -> int:
+    """Return the first instant of a batch's measurements; when it was made if it has none."""
+    batch = decode(one.body)
+    times = [block.measured_at for block in batch.samples] + [block.measured_at for block in batch.dims]
+    return min((min(some) for some in times if some), default=batch.sent_at)
+
+
+class Delivery:
+    """Both ends of the queue."""
+
+    def __init__(self, outbox: Outbox, pusher: Pusher) -> None:
+        """Take what fills the queue and what empties it."""
+        self.outbox = outbox
+        self.pusher = pusher
+
+    @property
+    def capability(self) -> str:
+        """`available`, or why pushing does not work."""
+        error = self.outbox.stats.last_error
+        return f"failing: {error}" if error else "available"

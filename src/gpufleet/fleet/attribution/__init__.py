@@ -1,0 +1,1 @@
+"""Which devices belong to an allocation, and who may answer for them."""

@@ -1,0 +1,1 @@
+"""GPU hours: held, used, idle, unknown, and their cost."""

@@ -1,0 +1,198 @@
+"""Physical GPUs behind what many sides see of them: each counts once. Pure.
+
+Two views are of one GPU when they have the same UUID, or the same PCI address on one machine. A GPU that its host gave
+to a guest is known by the UUID that the host read before. What is known by its place in a list only counts where the
+machine shows nothing with a name. A MIG device is a part of its GPU. A vGPU instance and the GPU that its guest sees
+are one by the instance's UUID; it counts as a device of its own, since its share of the GPU is not told. GPUs that a
+host could never read, and GPUs that its guests see, are the same; which is which is known where there is one.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from gpufleet.fleet.readings import device_views, known_views
+from gpufleet.model.stored.samples import StoredSample
+from gpufleet.model.view import Side, View, ViewKind, normalise_uuid
+
+WHOLE = ""
+"""The part of a unit that is all of it."""
+
+Place = tuple[str, str]
+"""Machine, and key of a view on it."""
+
+
+class Part(msgspec.Struct):
+    """A MIG device: its share of its GPU (None where that is not told), and who sees it."""
+
+    ratio: float | None
+    views: tuple[Place, ...]
+
+
+class Unit(msgspec.Struct):
+    """A physical GPU.
+
+    Attributes:
+        cluster: whose.
+        id: tells it from the others of the cluster.
+        views: who sees it.
+        model: as the driver names it, or None.
+        parts: MIG devices of it by what names them.
+    """
+
+    cluster: str
+    id: str
+    views: tuple[Place, ...]
+    model: str | None
+    parts: dict[str, Part]
+
+
+class Units:
+    """The GPUs of some machines of one cluster."""
+
+    def __init__(
+        self,
+        cluster: str,
+        stored: Mapping[str, Sequence[StoredSample]],
+        left: Collection[Place] = (),
+        guests: Mapping[str, Collection[str]] = {},
+    ) -> None:
+        """Take the newest samples of every machine by id.
+
+        `left` are GPUs that have left a machine for another one, `guests` those of the machines that run on another.
+        """
+        self._cluster = cluster
+        self._left = frozenset(left)
+        self._parent: dict[str, str] = {}
+        self._standing = {machine: device_views(samples) for machine, samples in stored.items()}
+        uuids = {view.uuid for views in self._standing.values() for view in views.values() if view.uuid}
+        views: dict[Place, View] = {}
+        for machine, samples in stored.items():
+            named = any(view.named and view.kind is ViewKind.GPU for view in self._standing[machine].values())
+            for key, view in known_views(samples).items():
+                stands = key in self._standing[machine]
+                was = (machine, key) in self._left or _was_before(view, self._standing[machine], uuids)
+                if (view.named or not named) and (stands or was):
+                    views[machine, key] = view
+        for place, view in views.items():
+            for name in _names(place, view, has_left=place in self._left):
+                self._join(_key(place), name)
+        self._of: dict[Place, tuple[str, str]] = {}
+        self.by_id: dict[str, Unit] = {}
+        for place, view in views.items():
+            if view.kind is not ViewKind.MIG:
+                self._add(place, stored[place[0]])
+        for place, view in views.items():
+            if view.kind is ViewKind.MIG:
+                self._add_part(place, view, stored[place[0]])
+        self._given: dict[str, tuple[frozenset[str], tuple[str, ...]]] = {}
+        for host, inside in guests.items():
+            self._give(host, frozenset(inside))
+
+    def whole(self, machine: str) -> list[tuple[str, str]]:
+        """Return (id, part) of every GPU that a machine has now, and of those that have left it."""
+        standing = (key for key, view in self._standing.get(machine, {}).items() if view.kind is ViewKind.GPU)
+        left = sorted(key for of, key in self._left if of == machine)
+        found = self.at((machine, key) for key in (*standing, *left))
+        unread, inside = self._given.get(machine, (frozenset(), ()))
+        own = [one for one in found if one[0] not in unread]
+        return list(dict.fromkeys([*own, *((id_, WHOLE) for id_ in inside)]))
+
+    def at(self, places: Iterable[Place]) -> list[tuple[str, str]]:
+        """Return (id, part) of what is seen at places; what is not known is left out."""
+        return list(dict.fromkeys(self._of[place] for place in places if place in self._of))
+
+    def _give(self, host: str, inside: Collection[str]) -> None:
+        """Have what guests alone see stand for as many GPUs of their host as it cannot read."""
+        unread: list[Place] = []
+        seen: list[str] = []
+        for unit in self.by_id.values():
+            machines = {machine for machine, _ in unit.views}
+            views = [self._standing[machine].get(key) for machine, key in unit.views]
+            if machines == {host} and all(view and view.side is Side.PCI_ONLY and not view.uuid for view in views):
+                unread += unit.views
+            elif machines and machines <= set(inside) and any(view and view.kind is ViewKind.GPU for view in views):
+                seen.append(unit.id)
+        if not seen or len(seen) > len(unread):
+            return  # or they have others than those, and nothing tells which
+        given = sorted(unread)[-len(seen) :]
+        self._given[host] = frozenset(self._of[place][0] for place in given), tuple(sorted(seen))
+        if len(seen) == len(unread) == 1:
+            self._of[given[0]] = (seen[0], WHOLE)
+
+    def _add(self, place: Place, samples: Sequence[StoredSample]) -> None:
+        id_ = self._root(_key(place))
+        unit = self.by_id.setdefault(id_, Unit(self._cluster, id_, (), None, {}))
+        unit.views = (*unit.views, place)
+        unit.model = unit.model or _text(samples, place[1], "gpu_name")
+        self._of[place] = (id_, WHOLE)
+
+    def _add_part(self, place: Place, view: View, samples: Sequence[StoredSample]) -> None:
+        above = self._of.get((place[0], view.parent or ""))
+        id_ = above[0] if above else self._root(_key(place))
+        unit = self.by_id.setdefault(id_, Unit(self._cluster, id_, (), None, {}))
+        name = view.uuid or _key(place)
+        own, of_instance, most = (
+            _number(samples, place[1], "mig_compute_slices"),
+            _number(samples, place[1], "mig_gpu_slices"),
+            _number(samples, view.parent, "gpu_mig_devices_max"),
+        )
+        slices = own or of_instance  # several devices may share the slices of one GPU instance
+        ratio = min(1.0, slices / most) if slices and most else None
+        before = unit.parts.get(name)
+        unit.parts[name] = Part(ratio or (before.ratio if before else None), (*(before.views if before else ()), place))
+        self._of[place] = (id_, name)
+
+    def _root(self, name: str) -> str:
+        while self._parent.get(name, name) != name:
+            name = self._parent[name]
+        return name
+
+    def _join(self, one: str, other: str) -> None:
+        roots = sorted((self._root(one), self._root(other)))
+        self._parent[roots[1]] = roots[0]
+
+
+def _names(place: Place, view: View, *, has_left: bool) -> list[str]:
+    """Return what else is this unit's alone within the cluster: not a slot that it has left, which may be another's."""
+    if view.kind is ViewKind.MIG:
+        return []
+    names = [f"uuid/{_bare(view.uuid)}"] if view.uuid else []
+    if view.pci_address and view.side in (Side.HOST, Side.PCI_ONLY) and not has_left:
+        names.append(f"pci/{place[0]}/{view.pci_address}")
+    return names
+
+
+def _was_before(view: View, standing: Mapping[str, View], uuids: Iterable[str | None]) -> bool:
+    """Tell whether a view that stands no more is what now stands in its slot: bound to vfio, or before it was read."""
+    now = next((one for one in standing.values() if one.pci_address and one.pci_address == view.pci_address), None)
+    return now is not None and (view.uuid is None or now.uuid is None or view.uuid not in uuids)
+
+
+def _bare(uuid: str) -> str:
+    """Write a vGPU's UUID as both sides would: its guest's driver puts `GPU-` before it."""
+    return normalise_uuid(uuid.removeprefix("GPU-")) or uuid
+
+
+def _key(place: Place) -> str:
+    return "/".join(place)
+
+
+def _text(samples: Sequence[StoredSample], key: str, metric: str) -> str | None:
+    found = _value(samples, key, metric)
+    return found if isinstance(found, str) else None
+
+
+def _number(samples: Sequence[StoredSample], key: str | None, metric: str) -> float | None:
+    found = _value(samples, key, metric)
+    return found if isinstance(found, int | float) else None
+
+
+def _value(samples: Sequence[StoredSample], key: str | None, metric: str) -> object:
+    """Return the newest value of a view's metric."""
+    of_view = [one for one in samples if one.sample.view is not None and one.sample.view.key == key]
+    for one in sorted(of_view, key=lambda one: one.sample.measured_at, reverse=True):
+        value = one.sample.values.get(metric)
+        if isinstance(value, int | float | str):
+            return value
+    return None

@@ -1,0 +1,1 @@
+"""The flush stage: logged batches are screened, normalised and written to the store."""

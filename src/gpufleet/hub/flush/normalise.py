@@ -1,0 +1,420 @@
+"""Checks every value of a batch against the catalogue. Pure.
+
+One bad value costs itself: it becomes `Absent(invalid_value)` and its row, column and batch go on. A column that
+is fine is only looked at by whole-column operations; the cell-by-cell way is for columns that are not.
+
+Checks the tables of processes of a batch, as `normalise` checks its samples. Pure.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import compress
+from typing import TypeVar
+
+import msgspec
+
+from gpufleet.hub.flush.screening import SUBJECTS, Doubts, is_fine, screen
+from gpufleet.model.absence import Reason
+from gpufleet.model.catalogue import CATALOGUE, Metric, Subject, ValueType
+from gpufleet.model.process import PROCESS_READINGS, ProcessReading
+from gpufleet.model.time import NANOS
+from gpufleet.model.view import ViewList, keys_of
+from gpufleet.model.wire.batch import Cell, DimBlock, MachinePart, ProcessList, SampleBlock, WireAbsence, WireBatch
+
+Explain = Callable[[int, Sequence[WireAbsence]], int]
+"""Takes the position of a set of absences and further ones; returns the position of the set with them."""
+
+
+class ProcessWork:
+    """The lists of one batch on their way.
+
+    Attributes:
+        unknown: name to cells dropped, of readings that this build does not know.
+        invalid: name to cells that were made absent.
+        future: processes dropped because their list says that it was read in the future.
+        repeated: processes dropped because their list, or a process of it, was there already.
+    """
+
+    def __init__(
+        self,
+        latest: int,
+        names: Callable[[int, str], bool],
+        extend: Explain,
+        unknown: Counter[str],
+        invalid: Counter[str],
+    ) -> None:
+        """Take the latest instant allowed, whether a set names a reading, what extends a set, and where to count."""
+        self.unknown = unknown
+        self.invalid = invalid
+        self.future = 0
+        self.repeated = 0
+        self._latest, self._names, self._extend = latest, names, extend
+
+    def clean(self, part: MachinePart, views: Sequence[str]) -> MachinePart:
+        """Return the part with lists that the store can keep; `views` are the keys of the batch's views."""
+        if not part.processes:
+            return part
+        kept: dict[tuple[str, str, int], ProcessList] = {}
+        for told in part.processes:
+            place = (views[told.view], told.reader, told.measured_at)
+            if told.measured_at > self._latest:
+                self.future += len(told.pids)
+            elif place in kept:
+                self.repeated += len(told.pids)
+            else:
+                kept[place] = self._clean(told)
+        return msgspec.structs.replace(part, processes=list(kept.values()))
+
+    def _clean(self, told: ProcessList) -> ProcessList:
+        first = {pid: row for row, pid in reversed(list(enumerate(told.pids)))}
+        rows = sorted(first.values())
+        self.repeated += len(told.pids) - len(rows)
+        added: dict[int, list[WireAbsence]] = {}
+        given = dict(zip(told.readings, told.columns, strict=True))
+        for name in given.keys() - PROCESS_READINGS.keys():
+            self.unknown[name] += len(rows)
+        columns: list[list[Cell]] = []
+        for name, kind in PROCESS_READINGS.items():
+            column = given.get(name)
+            fit: list[Cell] = []
+            for row in rows:
+                cell, problem = _normalise_processes_judge(kind, None if column is None else column[row])
+                fit.append(cell)
+                if problem:
+                    self.invalid[name] += 1
+                    added.setdefault(row, []).append(WireAbsence(name, Reason.INVALID_VALUE, problem))
+                elif cell is None and not self._names(told.absence[row], name):
+                    added.setdefault(row, []).append(WireAbsence(name, Reason.NOT_REPORTED))
+            columns.append(fit)
+        return msgspec.structs.replace(
+            told,
+            total=max(told.total, len(rows)),
+            readings=list(PROCESS_READINGS),
+            pids=[told.pids[row] for row in rows],
+            start_times=[told.start_times[row] for row in rows],
+            kinds=[[kind for kind in told.kinds[row] if kind.isidentifier()] for row in rows],
+            names=[told.names[row] for row in rows],
+            absence=[
+                self._extend(told.absence[row], added[row]) if row in added else told.absence[row] for row in rows
+            ],
+            columns=columns,
+        )
+
+
+def _normalise_processes_judge(kind: ProcessReading, cell: Cell) -> tuple[Cell, str]:
+    """Return the cell and no problem, or None and the problem in words that never quote the value."""
+    if cell is None:
+        return None, ""
+    if isinstance(cell, str):
+        return None, "not a number"
+    if isinstance(cell, float) and not math.isfinite(cell):
+        return None, "not a finite number"
+    if kind.low is not None and cell < kind.low:
+        return None, f"below {kind.low:g}"
+    if kind.high is not None and cell > kind.high:
+        return None, f"above {kind.high:g}"
+    if kind.type is ValueType.INT:
+        return (int(cell), "") if cell == int(cell) < 2**64 else (None, "not an integer of 64 bits")
+    return float(cell), ""
+
+
+FUTURE_TOLERANCE_SECONDS = 600
+"""A sender's clock may be this much ahead before its rows are dropped."""
+
+_NONE: Counter[str] = Counter()
+"""What is said of a batch of which nothing had to be counted. It must not be changed."""
+
+_Block = TypeVar("_Block", SampleBlock, DimBlock)
+
+
+class Normalised(msgspec.Struct, kw_only=True):
+    """A batch fit for the store, and what it took.
+
+    Attributes:
+        batch: every value valid for its catalogue row, or absent with a reason.
+        unknown_metrics: name to cells dropped, of metrics that this build's catalogue does not have.
+        invalid_values: name to cells that were made absent, or dropped where their labels do not fit.
+        future_rows: rows dropped because they say that they were measured in the future.
+        repeated_rows: rows dropped because an earlier row of the batch is of the same subject, reader, lane and
+            instant (and metric and labels): the store has room for one, and nothing tells which is true. They cost
+            themselves alone, where refusing the batch would cost what nobody doubts.
+    """
+
+    batch: WireBatch
+    unknown_metrics: Counter[str]
+    invalid_values: Counter[str]
+    future_rows: int
+    repeated_rows: int
+
+
+def normalise(batch: WireBatch, came_at: int, doubts: Sequence[Doubts] | None = None) -> Normalised:
+    """Check a batch that `codecs.batch.decode` has found well formed; the input is not changed.
+
+    Args:
+        batch: as decoded.
+        came_at: nanoseconds since 1970 by the hub's clock, whatever a relay says of how long it waited.
+        doubts: what `screen` says of it, where it was asked about many batches at once.
+    """
+    (screened,) = screen([batch]) if doubts is None else (doubts,)
+    latest = came_at + FUTURE_TOLERANCE_SECONDS * NANOS
+    if not any(screened) and _is_plain(batch, latest):
+        return Normalised(batch=batch, unknown_metrics=_NONE, invalid_values=_NONE, future_rows=0, repeated_rows=0)
+    work = _Work(batch, latest)
+    samples = [work.clean_samples(block, of_it) for block, of_it in zip(batch.samples, screened, strict=True)]
+    dims = [block for block in map(work.clean_dims, batch.dims) if block is not None]
+    processes = ProcessWork(
+        work.latest, work.absences.names, work.absences.extend, work.unknown_metrics, work.invalid_values
+    )
+    views = keys_of(batch.views)
+    parts = [processes.clean(part, views) for part in batch.parts]
+    clean = msgspec.structs.replace(batch, samples=samples, dims=dims, parts=parts, absences=work.absences.sets)
+    return Normalised(
+        batch=clean,
+        unknown_metrics=work.unknown_metrics,
+        invalid_values=work.invalid_values,
+        future_rows=work.future_rows + processes.future,
+        repeated_rows=work.repeated_rows + processes.repeated,
+    )
+
+
+def _is_plain(batch: WireBatch, latest: int) -> bool:
+    """Tell whether nothing but columns of samples has to be looked at, as with most batches: it is cheap to find out.
+
+    No is no defect: the long way tells.
+    """
+    if len(batch.machines) != 1 or batch.dims or any(part.processes for part in batch.parts):
+        return False
+    if not isinstance(batch.views, ViewList) or batch.views.has_doubles:
+        return False
+    tellers: set[tuple[str, str]] = set()
+    for block in batch.samples:
+        tellers.add((block.reader, block.lane))
+        if len(set(block.view)) < len(block.view) or max(block.measured_at, default=0) > latest:
+            return False
+    return len(tellers) == len(batch.samples)
+
+
+class _Absences:
+    """The batch's sets of absences, and further ones as they are needed."""
+
+    def __init__(self, sets: Sequence[list[WireAbsence]]) -> None:
+        self.sets = list(sets)
+        self._names: dict[int, frozenset[str]] = {}
+        self._made: dict[tuple[int, tuple[WireAbsence, ...]], int] = {}
+
+    def names(self, index: int, metric: str) -> bool:
+        """Tell whether a set has an entry for a metric."""
+        if index < 0:
+            return False
+        names = self._names.get(index)
+        if names is None:
+            names = self._names[index] = frozenset(entry.metric for entry in self.sets[index])
+        return metric in names
+
+    def extend(self, index: int, added: Iterable[WireAbsence]) -> int:
+        """Return the index of a set with further entries; they replace entries of the same metric."""
+        key = index, tuple(added)
+        if key not in self._made:
+            entries = {entry.metric: entry for entry in (self.sets[index] if index >= 0 else ())}
+            entries.update((entry.metric, entry) for entry in key[1])
+            self._made[key] = len(self.sets)
+            self.sets.append([entries[name] for name in sorted(entries)])
+        return self._made[key]
+
+
+class _Work:
+    """One batch on its way."""
+
+    def __init__(self, batch: WireBatch, latest: int) -> None:
+        self.absences = _Absences(batch.absences)
+        self.unknown_metrics: Counter[str] = Counter()
+        self.invalid_values: Counter[str] = Counter()
+        self.future_rows = 0
+        self.repeated_rows = 0
+        self.latest = latest
+        # Two entries may name one machine, or one view: each stands for the first of its name.
+        self._machines = _firsts(batch.machines)
+        self._views = _firsts(keys_of(batch.views))
+        if self._views is not None:
+            self._views.append(-1)
+        self._taken: dict[tuple[str, ...], set[tuple[object, ...]]] = {}
+        self._batch_views = batch.views
+
+    def clean_samples(self, block: SampleBlock, doubts: Doubts) -> SampleBlock:
+        """Return the block with known metrics and valid cells only; `doubts` are the columns to look at."""
+        block = self._drop_repeated(self._drop_future(block), (block.reader, block.lane))
+        if not doubts:
+            return block
+        kinds = self._kinds(block.view)
+        added: dict[int, list[WireAbsence]] = {}
+        columns: list[list[Cell] | None] = list(block.columns)
+        for doubt in doubts:
+            name, column = block.metrics[doubt.column], block.columns[doubt.column]
+            metric = CATALOGUE.get(name)
+            if metric is None:
+                self.unknown_metrics[name] += len(column)
+                columns[doubt.column] = None
+            elif metric.dims:
+                self.invalid_values[name] += len(column)
+                columns[doubt.column] = None
+            elif doubt.values:
+                columns[doubt.column] = self._clean_column(metric, column, block, kinds, added)
+            else:
+                self._explain(name, column, block.absence, added)
+        kept = [(name, column) for name, column in zip(block.metrics, columns, strict=True) if column is not None]
+        return msgspec.structs.replace(
+            block,
+            metrics=[name for name, _ in kept],
+            columns=[column for _, column in kept],
+            absence=self._extend_rows(block.absence, added),
+        )
+
+    def clean_dims(self, block: DimBlock) -> DimBlock | None:
+        """Return the block with valid cells only, or None if its metric is unknown or its labels do not fit."""
+        metric = CATALOGUE.get(block.metric)
+        if metric is None:
+            self.unknown_metrics[block.metric] += len(block.values)
+            return None
+        if not metric.dims or len(block.labels) != len(metric.dims):
+            self.invalid_values[block.metric] += len(block.values)
+            return None
+        shared = (block.reader, block.lane, block.metric)
+        block = self._drop_future(block)
+        block = self._drop_repeated(block, shared, block.labels)
+        added: dict[int, list[WireAbsence]] = {}
+        values = self._clean_column(metric, block.values, block, self._kinds(block.view), added)
+        return msgspec.structs.replace(block, values=values, absence=self._extend_rows(block.absence, added))
+
+    def _drop_future(self, block: _Block) -> _Block:
+        """Return the block without rows that are dated after the latest instant allowed."""
+        if max(block.measured_at, default=0) <= self.latest:
+            return block
+        keep = [at <= self.latest for at in block.measured_at]
+        self.future_rows += keep.count(False)
+        return _kept(block, keep)
+
+    def _drop_repeated(self, block: _Block, shared: tuple[str, ...], labels: Sequence[list[str]] = ()) -> _Block:
+        """Return the block without rows whose place an earlier row of the batch has."""
+        machines = block.machine if self._machines is None else map(self._machines.__getitem__, block.machine)
+        views = block.view if self._views is None else map(self._views.__getitem__, block.view)
+        places = list(zip(machines, views, block.measured_at, *labels, strict=True))
+        taken = self._taken.setdefault(shared, set())
+        if len(set(places)) == len(places) and taken.isdisjoint(places):
+            taken.update(places)
+            return block
+        keep: list[bool] = []
+        for place in places:
+            keep.append(place not in taken)
+            taken.add(place)
+        self.repeated_rows += keep.count(False)
+        return _kept(block, keep)
+
+    def _kinds(self, views: Sequence[int]) -> set[Subject]:
+        return set(map(self._subject, set(views)))
+
+    def _subject(self, view: int) -> Subject:
+        return SUBJECTS[self._batch_views[view].kind] if view >= 0 else Subject.MACHINE
+
+    def _clean_column(
+        self,
+        metric: Metric,
+        column: list[Cell],
+        block: SampleBlock | DimBlock,
+        kinds: set[Subject],
+        added: dict[int, list[WireAbsence]],
+    ) -> list[Cell]:
+        """Return the column, or a mended copy; `added` gets the absences that rows need besides theirs."""
+        present = [cell for cell in column if cell is not None] if None in column else column
+        if not kinds.issubset(metric.subjects) or not is_fine(metric, present):
+            column = self._mend(metric, column, block, added)
+        if None in column:
+            self._explain(metric.name, column, block.absence, added)
+        return column
+
+    def _mend(
+        self,
+        metric: Metric,
+        column: list[Cell],
+        block: SampleBlock | DimBlock,
+        added: dict[int, list[WireAbsence]],
+    ) -> list[Cell]:
+        mended: list[Cell] = []
+        for row, (cell, view) in enumerate(zip(column, block.view, strict=True)):
+            fit, problem = (cell, "") if cell is None else _judge(metric, self._subject(view), cell)
+            mended.append(fit)
+            if problem:
+                self.invalid_values[metric.name] += 1
+                added.setdefault(row, []).append(WireAbsence(metric.name, Reason.INVALID_VALUE, problem))
+        return mended
+
+    def _explain(
+        self, name: str, column: list[Cell], absence: Sequence[int], added: dict[int, list[WireAbsence]]
+    ) -> None:
+        """Give `not_reported` to cells that are absent without a reason."""
+        empty = [cell is None for cell in column]
+        if all(self.absences.names(index, name) for index in set(compress(absence, empty))):
+            return
+        for row in compress(range(len(column)), empty):
+            explained = any(entry.metric == name for entry in added.get(row, ()))
+            if not explained and not self.absences.names(absence[row], name):
+                added.setdefault(row, []).append(WireAbsence(name, Reason.NOT_REPORTED))
+
+    def _extend_rows(self, absence: list[int], added: dict[int, list[WireAbsence]]) -> list[int]:
+        if not added:
+            return absence
+        extended = list(absence)
+        for row, entries in added.items():
+            extended[row] = self.absences.extend(absence[row], entries)
+        return extended
+
+
+def _firsts(names: Sequence[Hashable]) -> list[int] | None:
+    """Return for each entry the position of the first one that equals it, or None where all differ."""
+    if len(names) == 1 or len(set(names)) == len(names):
+        return None
+    first: dict[Hashable, int] = {}
+    return [first.setdefault(name, position) for position, name in enumerate(names)]
+
+
+def _kept(block: _Block, keep: Sequence[bool]) -> _Block:
+    """Return the rows that are to be kept."""
+    rows = ("machine", "view", "measured_at", "driver_session", "absence")
+    fewer = {name: list(compress(getattr(block, name), keep)) for name in rows}
+    if isinstance(block, SampleBlock):
+        columns = [list(compress(column, keep)) for column in block.columns]
+        return msgspec.structs.replace(block, columns=columns, **fewer)
+    labels = [list(compress(column, keep)) for column in block.labels]
+    return msgspec.structs.replace(block, labels=labels, values=list(compress(block.values, keep)), **fewer)
+
+
+def _judge(metric: Metric, subject: Subject, cell: float | str) -> tuple[Cell, str]:
+    """Return the cell and no problem, or None and the problem in words that never quote the value."""
+    if subject not in metric.subjects:
+        return None, f"not a metric of a {subject}"
+    if metric.type is ValueType.TEXT:
+        return (cell, "") if isinstance(cell, str) else (None, "not a text")
+    if metric.type is ValueType.ENUM:
+        return (cell, "") if isinstance(cell, str) and cell in metric.states else (None, "not a state")
+    if isinstance(cell, (str, bool)):
+        return None, "not a number"
+    return _judge_number(metric, cell)
+
+
+def _judge_number(metric: Metric, number: float) -> tuple[Cell, str]:
+    if isinstance(number, float):
+        if math.isnan(number):
+            return None, "NaN"
+        if math.isinf(number):
+            return None, "infinite"
+    if metric.low is not None and number < metric.low:
+        return None, f"below {metric.low:g}"
+    if metric.high is not None and number > metric.high:
+        return None, f"above {metric.high:g}"
+    if metric.type is ValueType.INT and isinstance(number, float):
+        if not number.is_integer():
+            return None, "not an integer"
+        if not -(2**63) <= number < 2**64:
+            return None, "does not fit in 64 bits"
+        return int(number), ""
+    return number, ""

@@ -1,1 +1,0 @@
-"""What others' collectors write to the hub, as batches of the hub's own."""

@@ -1,0 +1,1 @@
+"""The receive stage: authenticate, deduplicate, log, acknowledge."""

@@ -1,0 +1,1 @@
+"""Records of the HTTP API."""

@@ -1,0 +1,1 @@
+"""Records that the store and the ledger keep."""

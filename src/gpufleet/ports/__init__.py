@@ -1,0 +1,1 @@
+"""Ports: the Protocols between the core and its adapters, one file a family."""

@@ -1,0 +1,1 @@
+"""Handles to the database: an embedded folder or a server."""

@@ -1,0 +1,1 @@
+"""Small tables: machines, views, readers, holdings, inventory, events, processes."""

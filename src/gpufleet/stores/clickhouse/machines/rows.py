@@ -1,0 +1,179 @@
+"""What is said of machines beside their samples, to the columns of the small tables. Pure."""
+
+from collections.abc import Iterator
+
+from gpufleet.model.holding import Holder, Holding
+from gpufleet.model.machine import PciFunction
+from gpufleet.model.stored.samples import Accepted
+from gpufleet.model.view import View, ViewList
+from gpufleet.model.wire.batch import DimBlock, SampleBlock, WireBatch
+from gpufleet.stores.clickhouse.samples.keys import MACHINE_ITSELF
+from gpufleet.stores.clickhouse.schema.columns import Rows
+from gpufleet.stores.clickhouse.schema.sets import Known, inventory_set_id
+from gpufleet.stores.clickhouse.schema.tables import EVENTS, HOLDINGS, INVENTORY, READER_STATUS, VIEWS
+
+
+def seen_views(accepted: Accepted) -> Iterator[tuple[str, View, str]]:
+    """Yield (machine, view, reader) of every view that something in the batch is about, once each.
+
+    An event is told by a machine, not by a named reader: its reader is an empty text.
+    """
+    batch = accepted.batch
+    pairs: set[tuple[int, int, str]] = set()
+    blocks: list[SampleBlock | DimBlock] = [*batch.samples, *batch.dims]
+    for block in blocks:
+        subjects = set(zip(block.machine, block.view, strict=True))
+        pairs.update((machine, view, block.reader) for machine, view in subjects)
+    for machine, view, reader in sorted(pairs):
+        if view >= 0:
+            yield accepted.machine_ids[machine], batch.views[view], reader
+    for part in batch.parts:
+        for told in part.processes:
+            yield accepted.machine_ids[part.machine], batch.views[told.view], told.reader
+        for event in part.events:
+            if event.view is not None:
+                yield accepted.machine_ids[part.machine], event.view, ""
+
+
+def _place(accepted: Accepted) -> tuple[str, str] | None:
+    """Return whose views a batch tells in its samples alone, of a list that is kept; None where it is otherwise."""
+    batch = accepted.batch
+    if len(accepted.machine_ids) != 1 or batch.dims or not isinstance(batch.views, ViewList):
+        return None
+    if any(part.processes or part.events for part in batch.parts):
+        return None
+    return batch.cluster, accepted.machine_ids[0]
+
+
+def _spoken_of(batch: WireBatch) -> int:
+    """Return this process's hash of which reader tells of which views."""
+    return hash(tuple([(block.reader, *block.view) for block in batch.samples]))
+
+
+class PartRows:
+    """Gathers events, reader status, holdings, inventory and views of many batches."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self.tables = {
+            table.name: Rows(column.name for column in table.columns)
+            for table in (VIEWS, READER_STATUS, EVENTS, HOLDINGS, INVENTORY)
+        }
+
+    def add(self, accepted: Accepted) -> None:
+        """Add what a batch says."""
+        batch = accepted.batch
+        self._add_views(accepted)
+        for part in batch.parts:
+            machine = accepted.machine_ids[part.machine]
+            for status in part.readers:
+                self.tables["reader_status"].add(
+                    batch.cluster,
+                    machine,
+                    status.reader,
+                    status.lane.value,
+                    status.state.value,
+                    status.interval_seconds,
+                    status.last_attempt,
+                    status.last_success,
+                    status.duration_seconds,
+                    status.failures,
+                    status.error_class,
+                    status.last_error,
+                    accepted.reported_at,
+                    accepted.received_at,
+                )
+            for event in part.events:
+                attributes = sorted(event.attributes.items())
+                self.tables["events"].add(
+                    batch.cluster,
+                    machine,
+                    event.view.key if event.view else MACHINE_ITSELF,
+                    event.at,
+                    event.kind,
+                    event.code,
+                    [name for name, _ in attributes],
+                    [text for _, text in attributes],
+                    accepted.received_at,
+                )
+            for holding in part.holdings:
+                self._add_holding(accepted, machine, holding)
+            if part.inventory is not None:
+                self._add_inventory(accepted, machine, part.inventory)
+
+    def _add_views(self, accepted: Accepted) -> None:
+        """Add the views that are news; a sender mostly says again what it said last, of the very same list."""
+        place, batch = _place(accepted), accepted.batch
+        if place is not None:
+            told = self._known.told.get(place)
+            if told is not None and told[0] is batch.views and told[1] == _spoken_of(batch):
+                return
+        are_known = [self._add_view(accepted, *seen) for seen in seen_views(accepted)]
+        if place is not None and all(are_known):
+            self._known.told[place] = batch.views, _spoken_of(batch)
+
+    def _add_view(self, accepted: Accepted, machine: str, view: View, reader: str) -> bool:
+        """Add a view if it is news; tell whether what it says is what is known of it now."""
+        batch = accepted.batch
+        subject = (batch.cluster, machine, view.key, reader)
+        attributes = hash(view)
+        at = accepted.reported_at
+        last, last_at = self._known.views.get(subject, (None, at))
+        if last == attributes or last_at > at:
+            return last == attributes
+        self._known.views[subject] = (attributes, at)
+        self._known.told.pop((batch.cluster, machine), None)
+        self.tables["views"].add(
+            *subject,
+            view.kind.value,
+            view.side.value,
+            view.uuid,
+            view.pci_address,
+            view.instance,
+            view.parent,
+            view.index,
+            at,
+        )
+        return True
+
+    def _add_holding(self, accepted: Accepted, machine: str, holding: Holding) -> None:
+        parent = _holder(holding.parent) if holding.parent else ("", "", "", "")
+        self.tables["holdings"].add(
+            accepted.batch.cluster,
+            machine,
+            holding.view,
+            *_holder(holding.holder),
+            *parent,
+            holding.share.value,
+            holding.since,
+            holding.until,
+            list(holding.methods),
+            holding.verdict.value,
+            accepted.reported_at,
+            accepted.received_at,
+        )
+
+    def _add_inventory(self, accepted: Accepted, machine: str, functions: list[PciFunction]) -> None:
+        batch = accepted.batch
+        subject = (batch.cluster, machine)
+        number = inventory_set_id(functions)
+        if self._known.inventory.get(subject) == number:
+            return
+        self._known.inventory[subject] = number
+        self.tables["inventory"].add(
+            *subject,
+            accepted.reported_at,
+            accepted.received_at,
+            number,
+            [function.address for function in functions],
+            [function.vendor for function in functions],
+            [function.device for function in functions],
+            [function.class_code for function in functions],
+            [function.driver for function in functions],
+            [function.numa_node for function in functions],
+            [function.physical_function for function in functions],
+        )
+
+
+def _holder(holder: Holder) -> tuple[str, str, str, str]:
+    return holder.kind.value, holder.id, holder.name, holder.namespace

@@ -1,0 +1,1 @@
+"""Samples, newest samples and time series."""

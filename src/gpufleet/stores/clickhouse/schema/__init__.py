@@ -1,0 +1,1 @@
+"""Tables, their statements, migrations, and the column encodings."""
